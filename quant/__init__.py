@@ -1,0 +1,1 @@
+"""Quantized tensors, their files and their kernels. Usable on its own; never imports specdec_cli."""

@@ -1,0 +1,1 @@
+"""specdec: local quantized inference with speculative decoding that never changes the output."""

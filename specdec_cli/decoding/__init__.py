@@ -1,0 +1,1 @@
+"""Propose, verify, commit: speculative decoding against protocols only."""

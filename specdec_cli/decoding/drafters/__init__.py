@@ -1,0 +1,1 @@
+"""Drafters: everything that proposes tokens, one file per strategy."""

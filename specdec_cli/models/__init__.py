@@ -1,0 +1,1 @@
+"""Model architectures, one per file, written once against the Ops protocol."""

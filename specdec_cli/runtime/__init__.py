@@ -1,0 +1,1 @@
+"""Executors: what runs a model definition, and the KV cache it runs on."""

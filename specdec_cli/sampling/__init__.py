@@ -1,0 +1,1 @@
+"""Logits processors, keyed noise and the sampler that plain and speculative decoding share."""
