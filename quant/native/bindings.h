@@ -1,0 +1,9 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace specdec {
+
+void bind_kernels(nanobind::module_& m);
+
+}  // namespace specdec
