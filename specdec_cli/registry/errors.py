@@ -1,0 +1,19 @@
+"""What can go wrong between a model's name and a file on this machine."""
+
+from specdec_cli.errors import SpecdecError
+
+
+class CatalogError(SpecdecError):
+    """A models.toml is broken; the message names the file, the key and the complaint."""
+
+
+class ModelNotFoundError(SpecdecError):
+    """A name is neither a file, a directory, a known alias nor a hub file, or it is not on this machine."""
+
+
+class SourceError(SpecdecError):
+    """One source could not deliver a file; the next one may."""
+
+
+class DownloadError(SpecdecError):
+    """No source could deliver a file, or there is no room for it."""
