@@ -1,10 +1,167 @@
-"""Entry point of the `specdec` command."""
+"""Entry point of `specdec`: the table of commands, and the one place where errors become exit codes."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(no_args_is_help=True)
+from quant.errors import QuantError
+from specdec_cli.cli.lazy import LazyCommand, LazyGroup
+from specdec_cli.errors import SpecdecError
+
+_EPILOG = (
+    "Every option can also be set in the environment: --top-k as SPECDEC_TOP_K. "
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."
+)
 
 
-def main() -> None:
-    """Run the command line."""
-    app()
+def _command(name: str, summary: str) -> LazyCommand:
+    return LazyCommand(f"specdec_cli.cli.{name}", name, summary)
+
+
+class SpecdecGroup(LazyGroup):
+    """The commands of `specdec`."""
+
+    table: Mapping[str, LazyCommand] = {
+        "run": _command("run", "Answer one prompt."),
+        "chat": _command("chat", "Talk with a model over several turns."),
+        "models": LazyCommand("specdec_cli.cli.models", "app", "List, fetch, inspect and pair models."),
+        "tokenize": _command("tokenize", "Print the token ids of a text."),
+        "score": _command("score", "Perplexity and log-probabilities of a text."),
+    }
+
+
+@dataclass(slots=True)
+class Invocation:
+    """What options tell the error handler; the root object of the command's context."""
+
+    debug: bool = False
+
+
+app = typer.Typer(
+    cls=SpecdecGroup,
+    name="specdec",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"specdec {version('specdec-cli')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Run quantized language models locally, sped up by speculative decoding that never changes the output."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    invocation = Invocation(debug=_truthy(os.environ.get("SPECDEC_DEBUG", "")))
+    try:
+        result = typer.main.get_command(app).main(
+            args=list(sys.argv[1:] if argv is None else argv),
+            prog_name="specdec",
+            standalone_mode=False,
+            obj=invocation,
+        )
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as error:  # click turns a closed output pipe into this
+        return error.code if isinstance(error.code, int) else 1
+    except Exception as error:
+        if invocation.debug:
+            raise
+        return _report(error)
+    return result if isinstance(result, int) else 0
+
+
+def _truthy(text: str) -> bool:
+    return text.lower() in ("1", "true", "t", "yes", "y", "on")
+
+
+def _report(error: Exception) -> int:
+    """Print one line for `error` on stderr and return the exit code."""
+    if isinstance(error, BrokenPipeError):
+        _abandon_stdout()
+        return 1
+    message, code = _describe(error)
+    if message:
+        try:
+            print(f"error: {message}", file=sys.stderr, flush=True)  # noqa: T201
+        except OSError:  # nobody reads stderr either
+            _abandon_stdout()
+    return code
+
+
+def _abandon_stdout() -> None:
+    """Point stdout and stderr to nowhere, so that the interpreter's flush at exit has nothing to fail on."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            os.dup2(nowhere, stream.fileno())
+        except (OSError, ValueError):  # closed, or a test's replacement
+            continue
+    os.close(nowhere)
+
+
+def _describe(error: Exception) -> tuple[str, int]:
+    """One line of text and the exit code for an error."""
+    if isinstance(error, SpecdecError):
+        return _one_line(str(error)), error.exit_code
+    if isinstance(error, QuantError):
+        return _one_line(str(error)), 1
+    if isinstance(error, MemoryError):
+        return "not enough memory", 1
+    if isinstance(error, OSError):
+        _abandon_stdout_if_full(error)
+        reason = error.strerror or str(error)
+        return _one_line(f"{error.filename}: {reason}" if error.filename else reason), 1
+    return _describe_click(error) or (
+        _one_line(f"internal error: {type(error).__name__}: {error} (--debug shows the traceback)"),
+        1,
+    )
+
+
+def _describe_click(error: Any) -> tuple[str, int] | None:
+    """Usage errors of the option parser, recognised by their shape: Typer carries its own copy of click."""
+    if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
+        return None
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return "", int(error.exit_code)
+    message = _one_line(error.format_message()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    hint = f" (see {context.command_path} --help)" if context is not None else ""
+    return message + hint, int(error.exit_code)
+
+
+def _abandon_stdout_if_full(error: OSError) -> None:
+    import errno
+
+    if error.errno in (errno.ENOSPC, errno.EIO) and not error.filename:
+        _abandon_stdout()
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()) or "unknown error"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Option values checked, combined and turned into what the engine takes: the one place for run and chat."""
+
+import json
+import math
+import re
+import secrets
+from typing import Any
+
+from specdec_cli.cli.options import GenerationOptions, SpecOptions, TemplateOptions
+from specdec_cli.cli.prompt_input import check_text, read_text_file
+from specdec_cli.errors import UsageError
+from specdec_cli.sampling.params import SamplingParams, parse_samplers
+
+DRAFTERS = ("draft", "ngram")
+_BIAS = re.compile(r"(\d+)([+-].+)")
+
+
+def sampling_params(options: GenerationOptions) -> SamplingParams:
+    """Sampling settings; a seed that is not given (or is -1) is drawn here. Raises UsageError."""
+    seed = options.seed
+    if seed is None or seed == -1:
+        seed = secrets.randbelow(2**32)
+    return SamplingParams(
+        temperature=options.temp,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        repeat_penalty=options.repeat_penalty,
+        repeat_last_n=options.repeat_last_n,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        logit_bias=tuple(parse_logit_bias(text) for text in options.logit_bias),
+        seed=seed,
+        samplers=parse_samplers(options.samplers),
+    )
+
+
+def parse_logit_bias(text: str) -> tuple[int, float]:
+    """`ID+BIAS`, `ID-BIAS` or `ID-inf` as (token id, bias). Raises UsageError."""
+    match = _BIAS.fullmatch(text.strip())
+    try:
+        bias = float(match[2]) if match else math.nan
+    except ValueError:
+        bias = math.nan
+    if match is None or math.isnan(bias) or bias == math.inf:
+        raise UsageError(f"--logit-bias {text}: expected ID+BIAS, ID-BIAS or ID-inf, such as 15043-1.5")
+    return int(match[1]), bias
+
+
+def max_tokens(options: GenerationOptions) -> int | None:
+    """Tokens to generate; None: until the context is full. Raises UsageError."""
+    if options.n_predict < -1:
+        raise UsageError(f"-n {options.n_predict}: expected a number of tokens, or -1 for as many as fit")
+    return None if options.n_predict == -1 else options.n_predict
+
+
+def drafter_names(options: SpecOptions) -> tuple[str, ...] | None:
+    """Drafters asked for, in order; () for none, None for auto. Raises UsageError that names a wrong one."""
+    names = tuple(name.strip() for name in options.spec.split(","))
+    for name in names:
+        if name not in (*DRAFTERS, "auto", "none"):
+            known = ", ".join(("auto", "none", *DRAFTERS))
+            raise UsageError(f"--spec {options.spec}: unknown drafter {name!r}; known: {known}")
+        if names.count(name) > 1:
+            raise UsageError(f"--spec {options.spec}: {name} is given twice")
+    if len(names) > 1 and ("auto" in names or "none" in names):
+        raise UsageError(f"--spec {options.spec}: auto and none stand alone")
+    if options.no_spec:
+        if names not in (("auto",), ("none",)):
+            raise UsageError(f"--no-spec contradicts --spec {options.spec}")
+        return ()
+    if names == ("none",):
+        return ()
+    return None if names == ("auto",) else names
+
+
+def system_message(options: TemplateOptions) -> str | None:
+    """The system message, if any. Raises UsageError when it is given twice."""
+    if options.system_prompt is not None and options.system_file is not None:
+        raise UsageError("--system-prompt and --system-file contradict each other")
+    if options.system_file is not None:
+        return read_text_file(options.system_file)
+    if options.system_prompt is None:
+        return None
+    return check_text(options.system_prompt, "the system prompt")
+
+
+def template_variables(options: TemplateOptions) -> dict[str, Any]:
+    """Variables of --chat-template-kwargs. Raises UsageError when it is not a JSON object."""
+    text = options.chat_template_kwargs
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--chat-template-kwargs: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError("--chat-template-kwargs: expected a JSON object")
+    return value
+
+
+def refuse_template_options(options: TemplateOptions) -> None:
+    """Raise UsageError for an option that has no meaning with --raw."""
+    given = {
+        "--system-prompt": options.system_prompt,
+        "--system-file": options.system_file,
+        "--chat-template": options.chat_template,
+        "--chat-template-file": options.chat_template_file,
+        "--chat-template-kwargs": options.chat_template_kwargs,
+    }
+    for flag, value in given.items():
+        if value is not None:
+            raise UsageError(f"{flag} contradicts --raw, which uses no template")
