@@ -63,7 +63,8 @@ class Engine:
         self._on_notice = on_notice
 
     def submit(self, request: GenerationRequest, progress: Progress | None = None) -> int:
-        """Queue a request and return its number; `progress(done, total)` counts prompt tokens, reused ones included.
+        """Queue a request and return its number; `progress(done, total)` counts prompt tokens, reused ones
+        included.
 
         Raises UsageError when the prompt does not fit.
         """
@@ -79,7 +80,9 @@ class Engine:
         raise NotImplementedError
 
     def cancel(self, sequence: int | None = None) -> None:
-        """End a sequence (None: all) with "cancelled" before its next pass; safe from a signal handler or thread."""
+        """End a sequence (None: all) with "cancelled" before its next pass; safe from a signal handler or
+        thread.
+        """
         raise NotImplementedError
 
     def discard(self, sequence: int) -> None:

@@ -25,7 +25,9 @@ class SequenceState:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Ask `drafter` for up to `max_tokens`; a draft shorter than `min_tokens` is not used and the next one is asked."""
+    """Ask `drafter` for up to `max_tokens`; a draft shorter than `min_tokens` is not used and the next one
+    is asked.
+    """
 
     drafter: str
     max_tokens: int
@@ -58,7 +60,9 @@ class RoundReport:
 
 
 class DraftPolicy(Protocol):
-    """Decides per sequence which drafter proposes how many tokens. Its decisions change speed only, never output."""
+    """Decides per sequence which drafter proposes how many tokens. Its decisions change speed only, never
+    output.
+    """
 
     def plan(self, state: SequenceState, drafters: Sequence[Drafter]) -> Sequence[Attempt]:
         """Drafters to ask in this order until one has a draft; none for plain decoding."""
@@ -77,8 +81,8 @@ class DraftPolicy(Protocol):
 class FixedDraftLength:
     """Always ask for `num_draft_tokens`, drafters in the given order; drafts under `min_tokens` are not used.
 
-    Nothing that needs a prefill of its own is asked before the first token is out. `p_min` ends a draft before a
-    token of lower confidence (only model drafters use it).
+    Nothing that needs a prefill of its own is asked before the first token is out. `p_min` ends a draft
+    before a token of lower confidence (only model drafters use it).
     """
 
     num_draft_tokens: int = 4
@@ -104,7 +108,7 @@ class FixedDraftLength:
             if not (state.first_pass and drafter.needs_prefill)
         ]
 
-    def keep(self, state: SequenceState, drafter: str, draft: Draft) -> int:  # noqa: ARG002 (part of the protocol)
+    def keep(self, state: SequenceState, drafter: str, draft: Draft) -> int:  # noqa: ARG002
         """All of it."""
         return len(draft.token_ids)
 

@@ -1,4 +1,4 @@
-"""Counters of speculative decoding. Counters go in, ratios come out: ratios cannot be merged, counters can."""
+"""Counters of speculative decoding. Counters go in, ratios come out: only counters can be merged."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -59,8 +59,8 @@ class DrafterStats:
 class SpecStats:
     """Counters of one generation, or of several merged.
 
-    A round is a target pass that decodes. The prompt pass also yields a token; it counts as a round only when it
-    carried a draft, so that plain decoding has a mean acceptance length of exactly 1.
+    A round is a target pass that decodes. The prompt pass also yields a token; it counts as a round only
+    when it carried a draft, so that plain decoding has a mean acceptance length of exactly 1.
     """
 
     num_rounds: int = 0

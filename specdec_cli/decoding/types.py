@@ -15,10 +15,10 @@ FinishReason = Literal["stop", "length", "cancelled"]
 class GenerationRequest:
     """One prompt and how to continue it. Raises UsageError for values that make no sense.
 
-    `max_tokens` None generates until the context is full. `logprobs` n asks for the log-probability of every token
-    and of the n most likely ones. `ignore_eos` bans the end-of-generation tokens, so that only `max_tokens` or a
-    stop string ends the text. `session`: requests with an equal, non-None key may reuse each other's computed
-    prompt prefix; nothing is shared otherwise.
+    `max_tokens` None generates until the context is full. `logprobs` n asks for the log-probability of
+    every token and of the n most likely ones. `ignore_eos` bans the end-of-generation tokens, so that only
+    `max_tokens` or a stop string ends the text. `session`: requests with an equal, non-None key may reuse
+    each other's computed prompt prefix; nothing is shared otherwise.
     """
 
     prompt_ids: tuple[int, ...]
@@ -75,7 +75,9 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class GenerationResult:
-    """A finished generation. `token_ids` ends with the token that stopped it; `text` is cut before a stop string."""
+    """A finished generation. `token_ids` ends with the token that stopped it; `text` is cut before a stop
+    string.
+    """
 
     token_ids: tuple[int, ...]
     text: str

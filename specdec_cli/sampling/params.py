@@ -29,11 +29,13 @@ _SETTINGS_OF = {
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is drawn from the target's logits. Raises UsageError for a value that makes no sense.
+    """How the next token is drawn from the target's logits. Raises UsageError for a value that makes no
+    sense.
 
-    `temperature` 0 takes the most likely token. `top_k` 0, `top_p` 1 and `min_p` 0 are off. Penalties look at the
-    last `repeat_last_n` tokens, prompt included (0: off, -1: all). A `logit_bias` of minus infinity bans a token.
-    `samplers` is the order in which they run; a name that is left out does not run. Logit bias always comes first.
+    `temperature` 0 takes the most likely token. `top_k` 0, `top_p` 1 and `min_p` 0 are off. Penalties look
+    at the last `repeat_last_n` tokens, prompt included (0: off, -1: all). A `logit_bias` of minus infinity
+    bans a token. `samplers` is the order in which they run; a name that is left out does not run. Logit
+    bias always comes first.
     """
 
     temperature: float = 0.8
@@ -58,11 +60,20 @@ class SamplingParams:
             "frequency_penalty",
         ):
             _require(math.isfinite(getattr(self, name)), f"{name} is not a finite number")
-        _require(self.temperature >= 0, f"temperature is {self.temperature:g}, it must be 0 or more")
+        _require(
+            self.temperature == 0 or 1e-6 <= self.temperature <= 1e6,
+            f"temperature is {self.temperature:g}, it must be 0 (most likely token) or between 1e-6 and 1e6",
+        )
         _require(self.top_k >= 0, f"top_k is {self.top_k}, it must be 0 (off) or more")
         _require(0 < self.top_p <= 1, f"top_p is {self.top_p:g}, it must be above 0 and at most 1 (off)")
         _require(0 <= self.min_p <= 1, f"min_p is {self.min_p:g}, it must lie between 0 (off) and 1")
-        _require(self.repeat_penalty > 0, f"repeat_penalty is {self.repeat_penalty:g}, it must be above 0")
+        _require(
+            1e-3 <= self.repeat_penalty <= 1e3,
+            f"repeat_penalty is {self.repeat_penalty:g}, it must lie between 0.001 and 1000",
+        )
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _require(abs(value) <= 1e3, f"{name} is {value:g}, it must lie between -1000 and 1000")
         _require(
             self.repeat_last_n >= -1,
             f"repeat_last_n is {self.repeat_last_n}, it must be -1 (all), 0 (off) or more",
@@ -71,8 +82,8 @@ class SamplingParams:
         for token_id, bias in self.logit_bias:
             _require(token_id >= 0, f"logit_bias names token {token_id}, ids start at 0")
             _require(
-                bias < math.inf,
-                f"logit_bias of token {token_id} is {bias}, it must be finite or minus infinity",
+                bias == -math.inf or abs(bias) <= 1e6,
+                f"logit_bias of token {token_id} is {bias:g}, it must be -inf or between -1e6 and 1e6",
             )
         self._check_order()
 

@@ -13,9 +13,9 @@ ROOT = -1  # parent of a draft's first token: the last token of the context
 class DraftRequest:
     """One sequence that wants a draft.
 
-    `context` holds all ids so far, prompt and output; within one generation it is the same list, growing. `sampler`
-    is the target's: a drafter may choose with it (position of the next token: `len(context)`), must accept each
-    chosen token before the next choice, and must roll back all of them before it returns.
+    `context` holds all ids so far, prompt and output; within one generation it is the same list, growing.
+    `sampler` is the target's: a drafter may choose with it (position of the next token: `len(context)`),
+    must accept each chosen token before the next choice, and must roll back all of them before it returns.
     """
 
     sequence: int
@@ -43,7 +43,9 @@ class Draft:
         return index - 1 if self.parents is None else self.parents[index]
 
     def child(self, node: int, token_id: int) -> int | None:
-        """Index of the first token `token_id` that follows `node` (or ROOT); None when that was not drafted."""
+        """Index of the first token `token_id` that follows `node` (or ROOT); None when that was not
+        drafted.
+        """
         if self.parents is None:
             index = node + 1
             return index if index < len(self.token_ids) and self.token_ids[index] == token_id else None
@@ -59,7 +61,7 @@ class Draft:
         return depths
 
     def cut(self, length: int) -> None:
-        """Keep the first `length` tokens; parents come before their children, so what is left stays a tree."""
+        """Keep the first `length` tokens; parents come before their children, so a tree stays a tree."""
         del self.token_ids[length:]
         del self.confidences[length:]
         if self.parents is not None:
@@ -80,7 +82,9 @@ class Drafter(Protocol):
         ...
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        """One draft per request, each of at most `max_tokens` tokens; an empty one where nothing comes to mind."""
+        """One draft per request, each of at most `max_tokens` tokens; an empty one where nothing comes to
+        mind.
+        """
         ...
 
     def release(self, sequence: int) -> None:
