@@ -19,3 +19,7 @@ class ModelError(SpecdecError):
 
 class PairingError(SpecdecError):
     """The draft model cannot propose for the target: their vocabularies differ."""
+
+
+class ContextError(SpecdecError):
+    """A sequence would hold more tokens than the context (`n_ctx`) allows."""
