@@ -2,4 +2,4 @@
 
 
 class QuantError(Exception):
-    """A file or tensor is broken, hostile or of an unsupported kind; the message is one line that names what."""
+    """A file or tensor is broken, hostile or not supported; the message is one line that names it."""

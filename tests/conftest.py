@@ -151,10 +151,10 @@ class GgufBuilder:
         alignment: int | None = None,
         split_max_tensors: int = 0,
     ) -> Path:
-        """Write a valid file with the gguf package's writer and return its path (the first shard's when split).
+        """Write a valid file with the gguf package's writer; return its path (when split, the first shard's).
 
-        Metadata values: str, bool, int (UINT32, or INT32 below zero), float (FLOAT32), lists of those (lists of
-        int are INT32), or `Typed(value, "UINT64")`. Tensors: an array (float32, float16, float64, int8 to
+        Metadata values: str, bool, int (UINT32, or INT32 below zero), float (FLOAT32), lists of those (of
+        int: INT32), or `Typed(value, "UINT64")`. Tensors: an array (float32, float16, float64, int8 to
         int64), a pair `(float array, "Q8_0")` that is quantized, or `Packed(bytes, shape, "Q4_K")`.
         Empty lists and other things that the package refuses: build them with `raw`.
         """
