@@ -12,7 +12,7 @@ from .drafters.base import Draft, Drafter
 class SequenceState:
     """What a policy may know about a sequence before a round."""
 
-    sequence: int
+    sequence: int  # number of the request in the engine
     context_length: int  # tokens so far, prompt and output
     num_emitted: int
     num_left: int  # tokens that may still be emitted, this round included

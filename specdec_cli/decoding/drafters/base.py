@@ -13,9 +13,11 @@ ROOT = -1  # parent of a draft's first token: the last token of the context
 class DraftRequest:
     """One sequence that wants a draft.
 
-    `context` holds all ids so far, prompt and output; within one generation it is the same list, growing.
-    `sampler` is the target's: a drafter may choose with it (position of the next token: `len(context)`),
-    must accept each chosen token before the next choice, and must roll back all of them before it returns.
+    `sequence` is the key for what a drafter remembers; it stays the same while the target's KV is reused
+    for the next request of a session, and ends with `Drafter.release`. `context` holds all ids so far,
+    prompt and output; within one generation it is the same list, growing. `sampler` is the target's: a
+    drafter may choose with it (position of the next token: `len(context)`), must accept each chosen token
+    before the next choice, and must roll back all of them before it returns.
     """
 
     sequence: int
@@ -95,6 +97,6 @@ class Drafter(Protocol):
 def common_prefix(a: Sequence[int], b: Sequence[int], start: int = 0) -> int:
     """Length of the longest common prefix, given that the first `start` elements are known to be equal."""
     end = min(len(a), len(b))
-    if a[start:end] == b[start:end]:
-        return end
+    if list(a[start:end]) == list(b[start:end]):
+        return max(end, 0)
     return next(i for i in range(start, end) if a[i] != b[i])
