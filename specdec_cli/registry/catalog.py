@@ -130,13 +130,17 @@ class _Table:
         self._values = values
         self._read: set[str] = set()
 
+    def name(self, key: str) -> str:
+        """The full name of a key, for complaints."""
+        return f"{self.where}{key}" if self.where.endswith(": ") else f"{self.where}.{key}"
+
     def raw(self, key: str, kind: type[T], default: T | None = None) -> T | None:
         self._read.add(key)
         value = self._values.get(key)
         if value is None:
             return default
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise CatalogError(f"{self.where}.{key}: expected {kind.__name__}, found {value!r}")
+            raise CatalogError(f"{self.name(key)}: expected {kind.__name__}, found {value!r}")
         return value
 
     def text(
@@ -144,19 +148,19 @@ class _Table:
     ) -> str | None:
         value = self.raw(key, str, default)
         if value is not None and pattern is not None and not pattern.fullmatch(value):
-            raise CatalogError(f"{self.where}.{key}: {value!r} is not allowed here")
+            raise CatalogError(f"{self.name(key)}: {value!r} is not allowed here")
         return value
 
     def required(self, key: str, pattern: re.Pattern[str] | None = None) -> str:
         value = self.text(key, pattern)
         if value is None:
-            raise CatalogError(f"{self.where}.{key}: missing")
+            raise CatalogError(f"{self.name(key)}: missing")
         return value
 
     def count(self, key: str, maximum: int) -> int | None:
         value = self.raw(key, int)
         if value is not None and not 0 < value <= maximum:
-            raise CatalogError(f"{self.where}.{key}: {value} is not in 1..{maximum}")
+            raise CatalogError(f"{self.name(key)}: {value} is not in 1..{maximum}")
         return value
 
     def has(self, key: str) -> bool:
@@ -165,7 +169,7 @@ class _Table:
     def finish(self) -> None:
         unknown = sorted(set(self._values) - self._read)
         if unknown:
-            raise CatalogError(f"{self.where}.{unknown[0]}: unknown key")
+            raise CatalogError(f"{self.name(unknown[0])}: unknown key")
 
 
 def safe_relative_file(name: str) -> bool:
@@ -233,7 +237,7 @@ def _read_model(alias: str, table: _Table) -> ModelEntry:
 def _read_document(path: Path) -> _Document:
     try:
         with path.open("rb") as file:
-            table = _Table(tomllib.load(file), str(path))
+            table = _Table(tomllib.load(file), f"{path}: ")
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"{path}: not valid TOML: {error}") from error
     except UnicodeDecodeError as error:

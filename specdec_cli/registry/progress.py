@@ -1,5 +1,6 @@
 """How a download tells what it is doing: a bar on a terminal, plain lines elsewhere, always on stderr."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -152,12 +153,13 @@ def progress_for(stream: TextIO) -> Progress:
 
 def _directory_bytes(directory: Path) -> int:
     total = 0
-    for path in directory.rglob("*"):
-        try:
-            if path.is_file() and not path.is_symlink():
-                total += path.stat().st_size
-        except OSError:  # renamed or removed between listing and looking
-            continue
+    # os.walk passes over directories that vanish meanwhile; Path.rglob raises.
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118
+            except OSError:  # renamed or removed between listing and looking
+                continue
     return total
 
 
