@@ -11,6 +11,7 @@ from specdec_cli.cli.options import Color
 from specdec_cli.errors import SpecdecError, UsageError
 
 _ACCEPTED = "\x1b[32m"  # green: accepted draft tokens
+_DIM = "\x1b[2m"
 _RESET = "\x1b[0m"
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -33,9 +34,12 @@ def use_color(stream: TextIO, choice: Color) -> bool:
 class Reporter:
     """Everything that is said beside the answer, on stderr; on a terminal also a line that comes and goes."""
 
-    def __init__(self, *, verbose: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, *, verbose: bool = False, color: Color = Color.AUTO, stream: TextIO | None = None
+    ) -> None:
         self._stream = stream or sys.stderr
         self._verbose = verbose
+        self._color = use_color(self._stream, color)
         self._status_shown = False
         self.is_terminal = is_terminal(self._stream)
 
@@ -48,10 +52,12 @@ class Reporter:
         if self._verbose:
             self.line(text)
 
-    def line(self, text: str) -> None:
-        """Print one or more lines."""
+    def line(self, text: str, *, dim: bool = False) -> None:
+        """Print one or more lines, `dim` where colours are on."""
         self.clear_status()
-        print(escape_controls(text) if self.is_terminal else text, file=self._stream, flush=True)
+        shown = escape_controls(text) if self.is_terminal else text
+        self._stream.write(f"{_DIM}{shown}{_RESET}\n" if dim and self._color else f"{shown}\n")
+        self._stream.flush()
 
     def status(self, text: str) -> None:
         """Show a line that the next output replaces; nothing where stderr is not a terminal."""
@@ -77,13 +83,12 @@ def _columns(stream: TextIO) -> int:
 
 
 class AnswerWriter:
-    """Writes a model's text as it comes: escaped on a terminal, unchanged elsewhere, drafted parts coloured."""
+    """Writes a model's text as it comes: escaped on a terminal, unchanged elsewhere, drafts in colour."""
 
-    def __init__(self, stream: TextIO, *, escape: bool, color: bool = False, stream_now: bool = True) -> None:
+    def __init__(self, stream: TextIO, *, escape: bool, color: bool = False) -> None:
         self._stream = stream
         self._escaper = TerminalEscaper() if escape else None
         self._color = color
-        self._stream_now = stream_now
         self._colored = False
         self._last = ""
 
@@ -96,8 +101,7 @@ class AnswerWriter:
             self._stream.write(_ACCEPTED if accepted else _RESET)
             self._colored = accepted
         self._emit(shown)
-        if self._stream_now:
-            self._stream.flush()
+        self._stream.flush()
 
     def end(self) -> None:
         """Finish the text: nothing held back, colours off, and a last line that ends."""
@@ -144,13 +148,3 @@ class OutputFile:
     ) -> None:
         if self._stream is not None:
             self._stream.close()
-
-
-def tolerate_narrow_encodings() -> None:
-    """Write a replacement for characters that stdout's encoding lacks, instead of failing.
-
-    Only where nobody chose an error handler (PYTHONIOENCODING=cp1252:backslashreplace does).
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")

@@ -14,8 +14,9 @@ R = TypeVar("R")
 def with_option_groups(function: Callable[..., R]) -> Callable[..., R]:
     """Replace every parameter of `function` whose type is a dataclass by the fields of that dataclass.
 
-    A field is declared as a parameter would be: `temp: Annotated[float, typer.Option("--temp")] = 0.8`. Field
-    names must differ over the groups of one command. The wrapper builds the dataclasses, then calls `function`.
+    A field is declared as a parameter would be: `temp: Annotated[float, typer.Option("--temp")] = 0.8`.
+    Field names must differ over the groups of one command. The wrapper builds the dataclasses, then calls
+    `function`.
     """
     groups: dict[str, type[Any]] = {}
     parameters: list[inspect.Parameter] = []

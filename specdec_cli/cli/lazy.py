@@ -1,7 +1,7 @@
 """Command groups that import a command's module when the command is used, and help text in plain sections.
 
-`specdec --help` needs names and one-line summaries only. Both stand in a table, so that no command's module (and
-nothing that it imports) is loaded to print them.
+`specdec --help` needs names and one-line summaries only. Both stand in a table, so that no command's module
+(and nothing that it imports) is loaded to print them.
 """
 
 import importlib
@@ -32,7 +32,9 @@ class SectionedCommand(TyperCommand):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                default = "Arguments" if param.param_type_name == "argument" else "Options"
+                default = "Options"
+                if param.param_type_name == "argument":
+                    default, record = "Arguments", (param.metavar or record[0], record[1])
                 title = getattr(param, "rich_help_panel", None) or default
                 sections.setdefault(title, []).append(record)
         general = sections.pop("Options", None)

@@ -1,10 +1,12 @@
 """Entry point of `specdec`: the table of commands, and the one place where errors become exit codes."""
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -67,11 +69,12 @@ def root(
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """Run quantized language models locally, sped up by speculative decoding that never changes the output."""
+    """Run quantized language models locally, with speculative decoding that never changes the output."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    _tolerate_narrow_encodings()
     invocation = Invocation(debug=_truthy(os.environ.get("SPECDEC_DEBUG", "")))
     try:
         result = typer.main.get_command(app).main(
@@ -92,6 +95,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _tolerate_narrow_encodings() -> None:
+    """Let stdout write a replacement for characters that its encoding lacks, instead of failing.
+
+    Only where nobody chose an error handler, as PYTHONIOENCODING=cp1252:backslashreplace does.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
+
+
 def _truthy(text: str) -> bool:
     return text.lower() in ("1", "true", "t", "yes", "y", "on")
 
@@ -99,21 +111,21 @@ def _truthy(text: str) -> bool:
 def _report(error: Exception) -> int:
     """Print one line for `error` on stderr and return the exit code."""
     if isinstance(error, BrokenPipeError):
-        _abandon_stdout()
+        _abandon(sys.stdout, sys.stderr)
         return 1
     message, code = _describe(error)
     if message:
         try:
             print(f"error: {message}", file=sys.stderr, flush=True)  # noqa: T201
         except OSError:  # nobody reads stderr either
-            _abandon_stdout()
+            _abandon(sys.stdout, sys.stderr)
     return code
 
 
-def _abandon_stdout() -> None:
-    """Point stdout and stderr to nowhere, so that the interpreter's flush at exit has nothing to fail on."""
+def _abandon(*streams: TextIO) -> None:
+    """Point streams to nowhere, so that the interpreter's flush at exit has nothing to fail on."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
+    for stream in streams:
         try:
             os.dup2(nowhere, stream.fileno())
         except (OSError, ValueError):  # closed, or a test's replacement
@@ -130,7 +142,8 @@ def _describe(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "not enough memory", 1
     if isinstance(error, OSError):
-        _abandon_stdout_if_full(error)
+        if error.errno in (errno.ENOSPC, errno.EIO) and not error.filename:
+            _abandon(sys.stdout)
         reason = error.strerror or str(error)
         return _one_line(f"{error.filename}: {reason}" if error.filename else reason), 1
     return _describe_click(error) or (
@@ -150,13 +163,6 @@ def _describe_click(error: Any) -> tuple[str, int] | None:
     context = getattr(error, "ctx", None)
     hint = f" (see {context.command_path} --help)" if context is not None else ""
     return message + hint, int(error.exit_code)
-
-
-def _abandon_stdout_if_full(error: OSError) -> None:
-    import errno
-
-    if error.errno in (errno.ENOSPC, errno.EIO) and not error.filename:
-        _abandon_stdout()
 
 
 def _one_line(text: str) -> str:

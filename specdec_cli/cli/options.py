@@ -137,9 +137,9 @@ class PromptOptions:
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PROMPT] [-]",
+            metavar="PROMPT",
             show_default=False,
-            help="The prompt; - reads stdin, after PROMPT when both are given.",
+            help="The prompt; - reads stdin, after the prompt when both are given.",
         ),
     ] = None
     prompt: Annotated[
@@ -335,6 +335,23 @@ class SpecOptions:
             "--draft-p-min", metavar="P", panel=_SPEC, help="End a draft before a token of lower confidence."
         ),
     ] = 0.0
+    ngram_min: Annotated[
+        int, option("--ngram-min", metavar="N", panel=_SPEC, help="Shortest match that ngram drafts from.")
+    ] = 3
+    ngram_max: Annotated[
+        int | None,
+        option(
+            "--ngram-max", metavar="N", panel=_SPEC, help="Longest match; default: 3 more than the shortest."
+        ),
+    ] = None
+    allow_mismatch: Annotated[
+        bool,
+        option(
+            "--allow-mismatch",
+            panel=_SPEC,
+            help="Use a draft model although some token ids differ; those are never drafted.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,9 @@ _MAX_BYTES = 64 << 20  # far more than any context holds; a mistaken 2 GB file m
 def read_prompt(options: PromptOptions) -> str:
     """Return the prompt: an instruction, a text, or an instruction, an empty line and a text.
 
-    The instruction is the positional argument or --prompt. The text is FILE of --file, or stdin where `-` asks for
-    it or nothing else is given and stdin is not a terminal. Raises UsageError when there is none or two of a kind.
+    The instruction is the positional argument or --prompt. The text is FILE of --file, or stdin where `-`
+    asks for it or nothing else is given and stdin is not a terminal. Raises UsageError when there is none or
+    two of a kind.
     """
     instruction, wants_stdin = _instruction(options)
     file = options.file

@@ -4,15 +4,90 @@ import json
 import math
 import re
 import secrets
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from specdec_cli.cli.options import GenerationOptions, SpecOptions, TemplateOptions
 from specdec_cli.cli.prompt_input import check_text, read_text_file
+from specdec_cli.decoding.drafters.ngram import NgramDrafter
+from specdec_cli.decoding.policy import FixedDraftLength
 from specdec_cli.errors import UsageError
 from specdec_cli.sampling.params import SamplingParams, parse_samplers
 
 DRAFTERS = ("draft", "ngram")
+Message = dict[str, Any]
 _BIAS = re.compile(r"(\d+)([+-].+)")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateChoice:
+    """Which template, and what it is given."""
+
+    name_or_source: str | None  # None: the model file's own
+    variables: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything about a generation but the prompt and the models."""
+
+    sampling: SamplingParams
+    max_tokens: int | None  # None: until the context is full
+    stop: tuple[str, ...]
+    drafters: tuple[str, ...] | None  # in order of preference; None: what is there
+    policy: FixedDraftLength
+    ngram_match: tuple[int, int | None]  # shortest and longest
+    allow_mismatch: bool
+    system: str | None
+    template: TemplateChoice | None  # None: raw text, no template
+    allow_special: bool
+
+    @classmethod
+    def of(
+        cls, generation: GenerationOptions, spec: SpecOptions, template: TemplateOptions, *, raw: bool = False
+    ) -> "Settings":
+        """Check and combine options. Raises UsageError for what is wrong or contradictory."""
+        if raw:
+            refuse_template_options(template)
+        if "" in generation.stop:
+            raise UsageError("--stop: a stop text is empty")
+        made = cls(
+            sampling=sampling_params(generation),
+            max_tokens=max_tokens(generation),
+            stop=tuple(check_text(text, "--stop") for text in generation.stop),
+            drafters=drafter_names(spec),
+            policy=FixedDraftLength(spec.draft_max, spec.draft_min, spec.draft_p_min),
+            ngram_match=(spec.ngram_min, spec.ngram_max),
+            allow_mismatch=spec.allow_mismatch,
+            system=system_message(template),
+            template=None if raw else template_choice(template),
+            allow_special=template.allow_special,
+        )
+        made.ngram_drafter()  # complains about its sizes
+        return made
+
+    def ngram_drafter(self) -> NgramDrafter:
+        """Return a new n-gram drafter. Raises UsageError when its sizes do not fit together."""
+        shortest, longest = self.ngram_match
+        return NgramDrafter(min_match=shortest, max_match=longest)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The part of JSON output's `settings` that is known here."""
+        sampling = asdict(self.sampling)
+        sampling["logit_bias"] = {str(token_id): _finite(bias) for token_id, bias in self.sampling.logit_bias}
+        del sampling["seed"]  # has a place of its own in the document
+        return {
+            "n_predict": self.max_tokens,
+            "stop": list(self.stop),
+            "sampling": sampling,
+            "draft_max": self.policy.num_draft_tokens,
+            "draft_min": self.policy.min_tokens,
+            "draft_p_min": self.policy.p_min,
+        }
+
+
+def _finite(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)  # JSON has no infinity
 
 
 def sampling_params(options: GenerationOptions) -> SamplingParams:
@@ -83,6 +158,18 @@ def system_message(options: TemplateOptions) -> str | None:
     if options.system_prompt is None:
         return None
     return check_text(options.system_prompt, "the system prompt")
+
+
+def template_choice(options: TemplateOptions) -> TemplateChoice:
+    """The template that was asked for. Raises UsageError when two were."""
+    source = options.chat_template
+    if options.chat_template_file is not None:
+        if source is not None:
+            raise UsageError("--chat-template and --chat-template-file contradict each other")
+        source = read_text_file(options.chat_template_file)
+    if source is not None and not source.strip():
+        raise UsageError("the chat template is empty")
+    return TemplateChoice(source, template_variables(options))
 
 
 def template_variables(options: TemplateOptions) -> dict[str, Any]:

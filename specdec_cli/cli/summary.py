@@ -40,8 +40,8 @@ def _rate(per_second: float | None) -> str:
     return "n/a" if per_second is None else f"{per_second:.1f} tok/s"
 
 
-def document(result: GenerationResult, settings: dict[str, Any], *, drafters: list[str]) -> dict[str, Any]:
-    """The JSON of `run`; undefined figures are null. `drafters` are the names of those that took part."""
+def document(result: GenerationResult, settings: dict[str, Any]) -> dict[str, Any]:
+    """The JSON of `run`; undefined figures are null."""
     stats = result.stats
     return {
         "text": result.text,
@@ -51,7 +51,7 @@ def document(result: GenerationResult, settings: dict[str, Any], *, drafters: li
         "seed": result.seed,
         "timings": _timings(result.timings)
         | {"draft_n": stats.num_draft_tokens, "draft_n_accepted": stats.num_accepted_tokens},
-        "speculative_decoding": stats.as_dict() if drafters else None,
+        "speculative_decoding": stats.as_dict(),
         "settings": settings,
     }
 
