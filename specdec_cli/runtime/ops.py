@@ -1,8 +1,8 @@
 """The operations that model definitions are written in.
 
-An architecture file calls these and nothing else, so that one definition serves every executor: eager execution,
-recording into a plan, and the native replay of such a plan. All values are matrices [num_rows, width]; widths are
-known when a definition is recorded, the number of rows is not.
+An architecture file calls these and nothing else, so that one definition serves every executor: eager
+execution, recording into a plan, and the native replay of such a plan. All values are matrices [num_rows,
+width]; widths are known when a definition is recorded, the number of rows is not.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,12 @@ class Activation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary position embedding in the split-halves ("NEOX") layout; the loader permutes what is stored otherwise.
+    """Rotary position embedding in the split-halves ("NEOX") layout; the loader permutes what is stored
+    otherwise.
 
     Element i of a head's first half and element i of its second half form a pair that is rotated by
-    `position * inv_freq[i]` (RoFormer, arXiv 2104.09864). Frequency factors and linear scaling are already applied.
-    Rotated width is 2 * len(inv_freq); further elements pass through unchanged.
+    `position * inv_freq[i]` (RoFormer, arXiv 2104.09864). Frequency factors and linear scaling are already
+    applied. Rotated width is 2 * len(inv_freq); further elements pass through unchanged.
     """
 
     inv_freq: tuple[float, ...]
@@ -38,8 +39,8 @@ class Rope:
 class AttentionSpec:
     """What one layer's attention needs besides q, k and v.
 
-    `window` w lets a row at position p see positions p - w + 1 .. p; None sees all. `softcap` c maps scores s to
-    c * tanh(s / c). Scores are `scale * q.k`. Query head h reads KV head h // (n_head // n_head_kv).
+    `window` w lets a row at position p see positions p - w + 1 .. p; None sees all. `softcap` c maps scores
+    s to c * tanh(s / c). Scores are `scale * q.k`. Query head h reads KV head h // (n_head // n_head_kv).
     """
 
     layer: int
@@ -64,11 +65,13 @@ class Ops(Protocol[V]):
         ...
 
     def rms_norm(self, x: V, weight: QuantTensor, eps: float) -> V:
-        """x / sqrt(mean(x^2) + eps) * weight, over groups of len(weight) elements (several groups: q and k heads)."""
+        """x / sqrt(mean(x^2) + eps) * weight, over groups of len(weight) elements (several groups: q and k
+        heads)."""
         ...
 
     def attention(self, q: V, k: V, v: V, spec: AttentionSpec) -> V:
-        """Rotate q and k, append k and v to the layer's KV, and attend; result [num_rows, n_head * head_dim]."""
+        """Rotate q and k, append k and v to the layer's KV, and attend; result [num_rows, n_head *
+        head_dim]."""
         ...
 
     def add(self, a: V, b: V) -> V:

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - the methods of an Ops are documented there
 """A model definition recorded once: a list of ops over numbered buffers, and its replay through any Ops."""
 
 from collections.abc import Mapping
@@ -25,7 +26,8 @@ class PlanOp:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Ops in execution order; `widths[i]` is the width of value i and `result` the value that holds the logits."""
+    """Ops in execution order; `widths[i]` is the width of value i and `result` the value that holds the
+    logits."""
 
     ops: tuple[PlanOp, ...]
     widths: tuple[int, ...]
