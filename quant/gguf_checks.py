@@ -1,4 +1,4 @@
-"""Check the tokenizer part of a GGUF file's metadata: types, lengths and ranges, before anybody builds on it."""
+"""Check the tokenizer metadata of a GGUF file: types, lengths and ranges, before anybody builds on it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,8 +31,8 @@ _PER_TOKEN = (
 def validate_tokenizer_metadata(metadata: Mapping[str, MetadataValue]) -> None:
     """Check the types of the tokenizer's arrays, their lengths and the range of the special ids.
 
-    A file's own element types are checked when `metadata` is a `Metadata` object; of any other mapping, the types
-    of the Python values. Whether the tokenizer's kind is supported is not asked here.
+    A file's own element types are checked when `metadata` is a `Metadata` object; of any other mapping, the
+    types of the Python values. Whether the tokenizer's kind is supported is not asked here.
 
     Raises QuantError that names the key.
     """

@@ -163,11 +163,7 @@ def _check_start(head: bytes, size: int) -> int:
         return version
     if int.from_bytes(head[4:8], "big") in (1, *SUPPORTED_VERSIONS):
         raise QuantError("a big-endian GGUF file; only little-endian ones are supported")
-    advice = (
-        "convert the model again"
-        if version < min(SUPPORTED_VERSIONS)
-        else "newer than this version of specdec"
-    )
+    advice = "convert the model again" if version < min(SUPPORTED_VERSIONS) else "newer than this program"
     raise QuantError(f"unsupported GGUF version {version}, versions 2 and 3 are supported ({advice})")
 
 

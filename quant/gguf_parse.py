@@ -288,8 +288,9 @@ def _read_tensor_entry(reader: _Reader, name: str) -> _DirectoryEntry:
     dims = [reader.u64(what) for _ in range(num_dims)] or [1]  # no dimensions: a single number
     if 0 in dims:
         raise QuantError(f"{shown} has a dimension of 0: {dims}")
+    type_id = reader.u32(what)
     try:
-        qtype = type_of_id(reader.u32(what))
+        qtype = type_of_id(type_id)
     except QuantError as error:
         raise QuantError(f"{shown} has {error}") from error
     if dims[0] % qtype.block_size:

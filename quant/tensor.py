@@ -55,7 +55,7 @@ class QuantTensor:
     def select_rows(self, rows: npt.ArrayLike) -> "QuantTensor":
         """Return a copy that holds `rows` [num_rows] of the first dimension, in that order, repeats allowed.
 
-        Packed blocks never straddle rows. Raises QuantError for a tensor of one dimension and for a row outside.
+        Packed blocks never straddle rows. Raises QuantError for a tensor of one dimension or a row outside.
         """
         indices = np.asarray(rows, dtype=np.intp)
         if len(self.shape) < 2:
