@@ -12,7 +12,10 @@ class ModelNotFoundError(SpecdecError):
 
 
 class SourceError(SpecdecError):
-    """One source could not deliver a file; the next one may."""
+    """One source could not deliver a file; the next one may. What a server said is made printable."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in message))
 
 
 class DownloadError(SpecdecError):

@@ -86,6 +86,7 @@ class PairingReport:
     blocked: tuple[int, ...]  # ascending, all below n_shared
     num_mismatches: int
     first_mismatch: Mismatch | None
+    maskable: bool  # few enough ids differ for `allow_mismatch`
     refusal: str | None  # one line, when the pair is refused
     notes: tuple[str, ...]  # one line each: what was tolerated
 
@@ -230,6 +231,7 @@ def check_pairing(target: Vocabulary, draft: Vocabulary, *, allow_mismatch: bool
     notes += setting_notes
     mismatches = different + missing
     first = _mismatch(mismatches[0], target_tokens, draft_tokens) if mismatches else None
+    maskable = len(different) <= (1 - _LEAST_SHARED) * n
     blocked = tuple(sorted({*different, *kinds_only, *unused}))
     if kinds_only:
         example = _mismatch(kinds_only[0], target_tokens, draft_tokens)
@@ -237,8 +239,8 @@ def check_pairing(target: Vocabulary, draft: Vocabulary, *, allow_mismatch: bool
     if first is not None:
         if not allow_mismatch:
             refusal = _refusal(first, len(mismatches), sizes)
-        elif len(different) > (1 - _LEAST_SHARED) * n:
+        elif not maskable:
             refusal = f"{_refusal(first, len(mismatches), sizes)}, too many to leave out"
         else:
             notes.insert(0, f"{len(mismatches)} ids differ and are never drafted: {first}")
-    return PairingReport(*sizes, n, blocked, len(mismatches), first, refusal, tuple(notes))
+    return PairingReport(*sizes, n, blocked, len(mismatches), first, maskable, refusal, tuple(notes))
