@@ -13,12 +13,14 @@ from .errors import ModelError, UsageError
 from .models.catalog import bind
 from .models.config import ModelConfig
 from .protocols import LanguageModel
+from .runtime.device import usable_cores
 from .runtime.plan import Plan, RecordingOps
 
 if TYPE_CHECKING:
     from .text.tokenizer import Tokenizer
 
 ExecutorName = Literal["native", "torch"]
+Progress = Callable[[int, int], None] | None  # (done, total) in units of the executor
 DEFAULT_CONTEXT = 4096
 
 
@@ -51,13 +53,14 @@ def load_model(
     path: Path,
     options: LoadOptions | None = None,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = None,
     on_notice: Callable[[str], None] | None = None,
 ) -> LoadedModel:
     """Load a GGUF model. `progress` receives (done, total) in units of the executor; `on_notice` single lines.
 
     Raises ModelError for a file that is broken or not supported, UsageError for options that cannot be met.
     """
+    from quant.gguf_checks import validate_tokenizer_metadata
     from quant.gguf_file import GgufFile
 
     from .text.tokenizer import Tokenizer
@@ -68,16 +71,18 @@ def load_model(
     try:
         file = GgufFile.open(path)
         config, plan = build_plan(file.metadata, file.tensors)
+        validate_tokenizer_metadata(file.metadata)
         tokenizer = Tokenizer.from_gguf(file.metadata)
         fingerprint = file.fingerprint()
         if tokenizer.n_vocab > config.n_vocab:
             raise ModelError(f"the tokenizer has {tokenizer.n_vocab} entries, the model {config.n_vocab}")
         n_ctx = _context_size(options.n_ctx, config, notice)
-        model = _EXECUTORS[executor](plan, n_ctx, options, progress)
-    except QuantError as error:
-        raise ModelError(str(error)) from error
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from error
+        threads = _threads(options.threads, notice)
+        make = _native_executor if executor == "native" else _torch_executor
+        model = make(plan, options, n_ctx, threads, progress)
+    except (QuantError, ModelError) as error:
+        message = str(error)
+        raise ModelError(message if message.startswith(str(path)) else f"{path}: {message}") from error
     template = file.metadata.get("tokenizer.chat_template")
     return LoadedModel(
         model=model,
@@ -91,9 +96,7 @@ def load_model(
     )
 
 
-def build_plan(
-    metadata: Mapping[str, Any], tensors: Mapping[str, QuantTensor]
-) -> tuple[ModelConfig, Plan]:
+def build_plan(metadata: Mapping[str, Any], tensors: Mapping[str, QuantTensor]) -> tuple[ModelConfig, Plan]:
     """Read the configuration, arrange the tensors and record the architecture's definition once."""
     config = ModelConfig.from_metadata(metadata, tensors)
     recorder = RecordingOps()
@@ -131,12 +134,27 @@ def _context_size(wanted: int | None, config: ModelConfig, notice: Callable[[str
     if wanted < 1:
         raise UsageError(f"the context size is {wanted}; it must be at least 1")
     if wanted > config.n_ctx_train:
-        notice(f"the context of {wanted} tokens is longer than the {config.n_ctx_train} the model was made for")
+        notice(
+            f"the context of {wanted} tokens is longer than the {config.n_ctx_train} the model was made for"
+        )
     return wanted
 
 
+def _threads(wanted: int | None, notice: Callable[[str], None]) -> int:
+    cores = usable_cores()
+    if wanted is None:
+        return cores
+    if wanted < 1:
+        raise UsageError(f"the number of threads is {wanted}; it must be at least 1")
+    if wanted > cores:
+        notice(
+            f"{wanted} threads were asked for; using {cores}, the physical cores that this process may use"
+        )
+    return min(wanted, cores)
+
+
 def _torch_executor(
-    plan: Plan, n_ctx: int, options: LoadOptions, progress: Callable[[int, int], None] | None
+    plan: Plan, options: LoadOptions, n_ctx: int, threads: int, progress: Progress
 ) -> LanguageModel:
     from .runtime.torch_model import TorchModel
 
@@ -145,23 +163,22 @@ def _torch_executor(
     return TorchModel(
         plan,
         n_ctx=n_ctx,
-        threads=options.threads,
+        threads=threads,
         memory_budget=options.memory_budget,
         progress=progress,
     )
 
 
 def _native_executor(
-    plan: Plan, n_ctx: int, options: LoadOptions, progress: Callable[[int, int], None] | None
+    plan: Plan,
+    options: LoadOptions,
+    n_ctx: int,
+    threads: int,
+    progress: Progress,  # noqa: ARG001
 ) -> LanguageModel:
     from .runtime.native_ops import NativeModel
 
     if options.memory_budget is not None:
         raise UsageError("a memory budget for weights is an option of the torch executor")
-    model: LanguageModel = NativeModel(
-        plan, n_ctx=n_ctx, threads=options.threads, kv_type=options.kv_type or "f16"
-    )
+    model: LanguageModel = NativeModel(plan, n_ctx=n_ctx, threads=threads, kv_type=options.kv_type or "f16")
     return model
-
-
-_EXECUTORS = {"torch": _torch_executor, "native": _native_executor}

@@ -1,5 +1,6 @@
 """Fixtures shared by all areas: paths of real model files, and a factory of tiny or hostile GGUF files."""
 
+import importlib.util
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,18 @@ MODEL_FILES = {
     "qwen2.5-coder-1.5b": "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
     "gemma3-270m": "gemma-3-270m-q4_k_m.gguf",
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the fixtures of tests/plugins; they cannot be imported by name in importlib mode."""
+    for path in sorted((Path(__file__).parent / "plugins").glob("*.py")):
+        spec = importlib.util.spec_from_file_location(f"specdec_tests_{path.stem}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        plugin = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(plugin)
+        config.pluginmanager.register(plugin, spec.name)
+
 
 GGUF_TYPE_IDS = {
     "UINT8": 0, "INT8": 1, "UINT16": 2, "INT16": 3, "UINT32": 4, "INT32": 5, "FLOAT32": 6, "BOOL": 7,

@@ -63,6 +63,8 @@ class TorchModel:
             raise UsageError(f"the context size is {n_ctx}; it must be at least 1")
         self._plan = plan
         self._threads = threads if threads is not None else usable_cores()
+        if self._threads < 1:
+            raise UsageError(f"the number of threads is {threads}; it must be at least 1")
         self._tilings = tilings if tilings is not None else probe_plan(plan, threads=self._threads)
         if not self._tilings.thread_safe:
             self._threads = 1
