@@ -1,6 +1,6 @@
 """`specdec models`: list, fetch, inspect and pair models."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,9 +9,11 @@ from specdec_cli.cli.options import DebugOption, option
 from specdec_cli.cli.plain import one_line, print_json, print_text, table
 from specdec_cli.errors import ModelError, PairingError
 from specdec_cli.registry import Catalog, ModelEntry, PairingReport, check_pairing, find_local, load_catalog
-from specdec_cli.registry.describe import Description, describe
 from specdec_cli.registry.progress import format_bytes
 from specdec_cli.registry.resolve import resolve_model
+
+if TYPE_CHECKING:
+    from specdec_cli.registry.describe import Description
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 models_app = app
@@ -80,6 +82,8 @@ def show_model(
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:
     """Show what a model file says about itself."""
+    from specdec_cli.registry.describe import describe
+
     found = resolve_model(name, pull=False)
     description = describe(found.path, found.alias)
     if json_output:
@@ -92,7 +96,7 @@ def show_model(
         print_text(_show(description))
 
 
-def _show(d: Description) -> str:
+def _show(d: "Description") -> str:
     rows = [
         (
             "file",
@@ -123,14 +127,14 @@ def _show(d: Description) -> str:
     return "\n".join(filter(None, (table(rows), by_type)))
 
 
-def _license(d: Description) -> str:
+def _license(d: "Description") -> str:
     if d.license is not None:
         return one_line(d.license)
     entry = load_catalog().models.get(d.alias) if d.alias else None
     return f"{one_line(entry.license)} (not stated in the file)" if entry and entry.license else "not stated"
 
 
-def _files(d: Description) -> str:
+def _files(d: "Description") -> str:
     return f"{d.num_files} files, " if d.num_files > 1 else ""
 
 
@@ -149,19 +153,19 @@ def _value(value: Any, form: str = "{}") -> str:
     return "n/a" if value is None else one_line(form.format(value))
 
 
-def _shape(d: Description) -> str:
+def _shape(d: "Description") -> str:
     s = d.shape
     heads = f"{_value(s['head_count'])} heads ({_value(s['head_count_kv'])} for keys and values)"
     sizes = f"embedding {_value(s['embedding_length'])}, feed-forward {_value(s['feed_forward_length'])}"
     return f"{_value(s['block_count'])} layers, {sizes}, {heads}"
 
 
-def _window(d: Description) -> str:
+def _window(d: "Description") -> str:
     window = d.shape["sliding_window"]
     return "" if window is None else f", sliding window {_value(window)}"
 
 
-def _tokenizer(d: Description) -> str:
+def _tokenizer(d: "Description") -> str:
     t = d.tokenizer
     if t.model is None:
         return "none"
