@@ -1,7 +1,7 @@
 """The engine: sequences in, token events out; the one generation loop."""
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
@@ -141,7 +141,9 @@ class Engine:
             if item.number == sequence:
                 self._retire(item)
 
-    def generate(self, request: GenerationRequest, progress: Progress | None = None) -> Iterator[Event]:
+    def generate(
+        self, request: GenerationRequest, progress: Progress | None = None
+    ) -> Generator[Event, None, None]:
         """Events of one request, a FinishEvent last. Closing the iterator early frees everything it held."""
         self._check(request)
         return self._generate(request, progress)
@@ -156,7 +158,9 @@ class Engine:
         self._drop_all()
         self.forget()
 
-    def _generate(self, request: GenerationRequest, progress: Progress | None) -> Iterator[Event]:
+    def _generate(
+        self, request: GenerationRequest, progress: Progress | None
+    ) -> Generator[Event, None, None]:
         number = self.submit(request, progress)
         mailbox = self._mailboxes[number] = deque()
         try:

@@ -156,10 +156,7 @@ class ChatLoop:
         if self.show_prompt:
             self.reporter.line(self.session.prompt_text(prompt_ids))
         request = self.session.request(prompt_ids, session=_SESSION)
-        try:
-            result = stream(self.session.engine, request, self.writer, self.reporter)
-        finally:
-            self.writer.end()
+        result = stream(self.session.engine, request, self.writer, self.reporter)
         self._interrupted = result.finish_reason == "cancelled"
         if result.text or not self._interrupted:  # a question without any answer would break the alternation
             self.conversation.add(text, result.text)

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
@@ -41,11 +43,27 @@ class Reporter:
         self._verbose = verbose
         self._color = use_color(self._stream, color)
         self._status_shown = False
+        self._deferred: list[str] | None = None
         self.is_terminal = is_terminal(self._stream)
 
     def notice(self, text: str) -> None:
         """Say something the user should know."""
-        self.line(f"note: {text}")
+        if self._deferred is None:
+            self.line(f"note: {text}")
+        else:
+            self._deferred.append(text)
+
+    @contextmanager
+    def deferring_notices(self) -> Iterator[None]:
+        """Keep notices back while the body runs: on a terminal they would land in the middle of an answer."""
+        deferred: list[str] = []
+        self._deferred = deferred
+        try:
+            yield
+        finally:
+            self._deferred = None
+            for text in deferred:
+                self.notice(text)
 
     def detail(self, text: str) -> None:
         """Say something only with --verbose."""

@@ -29,9 +29,12 @@ def with_option_groups(function: Callable[..., R]) -> Callable[..., R]:
 
     @wraps(function)
     def wrapper(**values: Any) -> R:
-        for name, group in groups.items():
-            values[name] = group(**{f.name: values.pop(f.name) for f in fields(group)})
-        return function(**values)
+        # All groups before any of them enters `values`: a group may have the name of another one's field.
+        built = {
+            name: group(**{f.name: values.pop(f.name) for f in fields(group)})
+            for name, group in groups.items()
+        }
+        return function(**values, **built)
 
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}

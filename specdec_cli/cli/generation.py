@@ -1,7 +1,8 @@
 """One generation as the user sees it: progress, streamed text, Ctrl-C, figures. Shared by run and chat."""
 
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from specdec_cli.cli.console import Reporter
@@ -23,21 +24,28 @@ class TextSink(Protocol):
         """Append a piece; `accepted` tells that it came with an accepted draft token."""
         ...
 
+    def end(self) -> None:
+        """Finish the text."""
+        ...
+
 
 class HeldText:
-    """Collects pieces until they are wanted."""
+    """Passes text on as a whole when it is complete, or not at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, sink: TextSink | None) -> None:
+        self._sink = sink
         self._pieces: list[tuple[str, bool]] = []
 
     def write(self, text: str, *, accepted: bool = False) -> None:
-        """Append a piece."""
+        """Keep a piece."""
         self._pieces.append((text, accepted))
 
-    def release(self, sink: TextSink) -> None:
-        """Write everything to `sink`."""
-        for text, accepted in self._pieces:
-            sink.write(text, accepted=accepted)
+    def end(self) -> None:
+        """Pass everything on."""
+        if self._sink is not None:
+            for text, accepted in self._pieces:
+                self._sink.write(text, accepted=accepted)
+            self._sink.end()
 
 
 class PrefillProgress:
@@ -52,8 +60,8 @@ class PrefillProgress:
         if total < _LONG_PROMPT or done >= total:
             self._reporter.clear_status()
             return
-        speed = done / max(1e-3, time.monotonic() - self._started)
-        self._reporter.status(f"prompt {done}/{total} tokens ({100 * done // total} %), {speed:.0f} tok/s")
+        speed = f", {done / max(1e-3, time.monotonic() - self._started):.0f} tok/s" if done else ""
+        self._reporter.status(f"prompt {done}/{total} tokens ({100 * done // total} %){speed}")
 
 
 def stream(
@@ -63,16 +71,29 @@ def stream(
 
     The first Ctrl-C ends the generation with finish reason "cancelled"; a second raises KeyboardInterrupt.
     """
-    progress = PrefillProgress(reporter)
-    with closing(engine.generate(request, progress)) as events, on_interrupt(engine.cancel):
+    with (
+        reporter.deferring_notices(),
+        _ending(sink),
+        closing(engine.generate(request, PrefillProgress(reporter))) as events,
+        on_interrupt(engine.cancel) as interrupt,
+    ):
         for event in events:
+            if interrupt.requested:
+                engine.cancel()  # it may have been pressed before the engine knew the request
             reporter.clear_status()
-            if isinstance(event, TokenEvent):
-                sink.write(event.text, accepted=event.from_draft)
-            elif isinstance(event, FinishEvent):
-                sink.write(event.text)
+            sink.write(event.text, accepted=isinstance(event, TokenEvent) and event.from_draft)
+            if isinstance(event, FinishEvent):
                 return event.result
     raise RuntimeError("the engine ended without a result")
+
+
+@contextmanager
+def _ending(sink: TextSink) -> Iterator[None]:
+    """End the text in any case: what there is was worth printing."""
+    try:
+        yield
+    finally:
+        sink.end()
 
 
 def report(result: GenerationResult, reporter: Reporter, *, session: Session, stats: bool) -> None:

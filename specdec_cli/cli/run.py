@@ -1,15 +1,13 @@
 """`specdec run`: answer one prompt."""
 
-import json
 import sys
 from contextlib import ExitStack
-from typing import Any, TextIO
 
 import typer
 
 from specdec_cli.cli.console import AnswerWriter, OutputFile, Reporter, is_terminal, use_color
 from specdec_cli.cli.flatten import with_option_groups
-from specdec_cli.cli.generation import HeldText, report, stream
+from specdec_cli.cli.generation import HeldText, TextSink, report, stream
 from specdec_cli.cli.opening import open_session
 from specdec_cli.cli.options import (
     CommonOptions,
@@ -21,11 +19,11 @@ from specdec_cli.cli.options import (
     SpecOptions,
     TemplateOptions,
 )
+from specdec_cli.cli.plain import print_json
 from specdec_cli.cli.prompt_input import read_prompt
-from specdec_cli.cli.session import Session, messages
+from specdec_cli.cli.session import messages
 from specdec_cli.cli.settings import Settings
 from specdec_cli.cli.summary import document
-from specdec_cli.decoding.types import GenerationRequest, GenerationResult
 from specdec_cli.errors import UsageError
 
 
@@ -55,10 +53,12 @@ def run(
         request = session.request(prompt_ids)
         target = sys.stdout if file is None else file.open()
         color = output.show_draft and use_color(target, output.color)
-        writer = AnswerWriter(target, escape=is_terminal(target), color=color)
-        result = _generate(session, request, writer, reporter, destination)
+        sink: TextSink = AnswerWriter(target, escape=is_terminal(target), color=color)
+        if destination.json_output or destination.no_stream:
+            sink = HeldText(None if destination.json_output else sink)
+        result = stream(session.engine, request, sink, reporter)
         if destination.json_output:
-            _print_json(document(result, session.describe()), target)
+            print_json(document(result, session.describe()), stream=target)
         report(result, reporter, session=session, stats=output.stats)
     if result.finish_reason == "cancelled":
         raise typer.Exit(130)
@@ -73,29 +73,3 @@ def _check_output(output: OutputOptions, destination: FileOptions) -> None:
     to_file = destination.output is not None
     if not use_color(sys.stdout, output.color) or (to_file and output.color != "always"):
         raise UsageError("--show-draft needs colours, and there are none here (see --color)")
-
-
-def _generate(
-    session: Session,
-    request: GenerationRequest,
-    writer: AnswerWriter,
-    reporter: Reporter,
-    destination: FileOptions,
-) -> GenerationResult:
-    """Generate, and write the text as it comes, at the end, or not at all (JSON)."""
-    held = HeldText() if destination.no_stream or destination.json_output else None
-    try:
-        return stream(session.engine, request, held or writer, reporter)
-    finally:  # also when a second Ctrl-C or an error ends it: print what there is
-        if held is not None and not destination.json_output:
-            held.release(writer)
-        writer.end()
-
-
-def _print_json(value: dict[str, Any], target: TextIO) -> None:
-    encoding = (target.encoding or "").lower().replace("-", "")
-    text = json.dumps(value, ensure_ascii=encoding != "utf8", allow_nan=False)
-    if is_terminal(target):  # JSON leaves DEL and C1 control characters as they are
-        text = "".join(f"\\u{ord(c):04x}" if 0x7F <= ord(c) < 0xA0 else c for c in text)
-    target.write(text + "\n")
-    target.flush()

@@ -34,6 +34,7 @@ def parse(*arguments: str) -> Parsed:
 
     @with_option_groups
     def run(
+        *,
         a: PromptOptions,
         b: TemplateOptions,
         c: ModelOptions,

@@ -70,7 +70,7 @@ def test_wrong_values_are_refused_by_name(values: dict[str, Any], message: str) 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "no.txt"
     for name in ("system_file", "chat_template_file"):
-        with pytest.raises(SpecdecError, match="no.txt: No such file"):
+        with pytest.raises(SpecdecError, match=r"no\.txt: No such file"):
             settings(template={name: missing})
 
 
@@ -87,7 +87,8 @@ def test_files_are_read(tmp_path: Path) -> None:
 
 def test_sampling_values_arrive() -> None:
     made = settings(
-        temp=0.0, top_k=7, seed=5, stop=["a", "b"], logit_bias=["3-inf", "4+1.5"], samplers="top_k;temperature",
+        temp=0.0, top_k=7, seed=5, stop=["a", "b"], logit_bias=["3-inf", "4+1.5"],
+        samplers="top_k;temperature",
         n_predict=-1, template={"chat_template_kwargs": '{"enable_thinking": false}'},
     )  # fmt: skip
     assert (made.sampling.temperature, made.sampling.top_k, made.sampling.seed) == (0.0, 7, 5)

@@ -61,7 +61,8 @@ def test_reused_prompt_tokens_are_told() -> None:
 def test_the_document_has_the_agreed_keys() -> None:
     made = document(result(TIMINGS, speculative()), {"model": "m"})
     assert list(made) == [
-        "text", "token_ids", "prompt_token_ids", "finish_reason", "seed", "timings", "speculative_decoding", "settings",
+        "text", "token_ids", "prompt_token_ids", "finish_reason", "seed", "timings",
+        "speculative_decoding", "settings",
     ]  # fmt: skip
     assert {
         "prompt_n", "prompt_ms", "prompt_per_second", "predicted_n", "predicted_ms", "predicted_per_second",
