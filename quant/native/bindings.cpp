@@ -9,4 +9,5 @@ NB_MODULE(_native, m) {
         "hardware_threads", [] { return static_cast<int>(std::thread::hardware_concurrency()); },
         "Logical processors that the system reports.");
     specdec::bind_kernels(m);
+    specdec::bind_executor(m);
 }
