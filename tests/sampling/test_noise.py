@@ -55,7 +55,7 @@ def test_uniforms_fill_the_interval_evenly(chi2):
 
 
 def test_positions_and_seeds_are_independent(chi2):
-    """Pairs of neighbouring positions, and of neighbouring seeds, of one token fill the unit square evenly."""
+    """Pairs of neighbouring positions, and of seeds, of one token fill the unit square evenly."""
     token = np.array([17])
     by_position = np.array([uniform53(3, t, token)[0] for t in range(20_000)])
     by_seed = np.array([uniform53(s, 3, token)[0] for s in range(20_000)])

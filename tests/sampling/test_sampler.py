@@ -78,7 +78,7 @@ def test_ids_of_a_head_that_was_cut_draw_their_own_noise(options):
     full, cut = (sampler(100, temperature=1.0, seed=8, **options) for _ in range(2))
     chosen = [cut.choose(logits[ids], position, ids=ids).token_id for position in range(60)]
     assert chosen == [full.choose(masked, position).token_id for position in range(60)]
-    assert len(set(chosen)) > 3
+    assert len(set(chosen)) > 1
 
 
 @pytest.mark.parametrize("temperature", [0, 0.8])
