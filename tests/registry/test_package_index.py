@@ -134,6 +134,7 @@ def test_parts_that_are_here_are_not_fetched_again(
     assert asked == ["c-1==1.0", "c-2==1.0", "c-2==1.0", "c-3==1.0"]
     assert (tmp_path / "m.gguf").read_bytes() == b"c-1==1.0c-2==1.0c-3==1.0"
     assert recorder.messages == ["resuming after part 1 of 3"]
+    assert 8 in recorder.updates  # the bar begins where the first part ended
 
 
 def test_no_room_for_the_wheels(tmp_path: Path, recorder, monkeypatch: pytest.MonkeyPatch) -> None:
