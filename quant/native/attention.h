@@ -26,8 +26,8 @@ constexpr size_t kv_chunk_bytes(KvType type, int64_t head_dim) {
     return type == KvType::f32 ? n * 4 : type == KvType::f16 ? n * 2 : n + n / 32 * 2;
 }
 
-// head_dim must be a multiple of this.
-constexpr int64_t kv_head_dim_multiple(KvType type) { return type == KvType::q8_0 ? 32 : 16; }
+// Heads are padded with zeros to a multiple of 32; head_dim below is the padded size.
+constexpr int64_t padded_head_dim(int64_t head_dim) { return (head_dim + 31) / 32 * 32; }
 
 struct KvTypes {
     KvType k = KvType::f16, v = KvType::f16;

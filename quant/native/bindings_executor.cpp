@@ -281,6 +281,8 @@ void bind_program(nb::module_& m) {
             "q_norm_eps"_a = 0.0f, "k_norm"_a = -1, "k_norm_eps"_a = 0.0f)
         .def("finish", [](ProgramHandle& s, int result, int64_t n_vocab) { s.get().finish(result, n_vocab); },
              "result"_a, "n_vocab"_a)
+        .def("work_bytes", [](ProgramHandle& s, int64_t rows, int64_t outputs) { return s.get().work_bytes(rows, outputs); },
+             "rows"_a, "outputs"_a)
         .def_prop_ro("weight_bytes", [](ProgramHandle& s) { return s.get().weight_bytes(); });
 }
 
@@ -325,13 +327,16 @@ void bind_executor(nb::module_& m) {
     m.def("kv_page_bytes", [](const std::vector<std::pair<int64_t, int64_t>>& layers, const std::string& k_type,
                               const std::string& v_type) {
               std::vector<KvLayer> specs;
-              for (const auto& [heads, head_dim] : layers) specs.push_back({heads, head_dim});
+              for (const auto& [heads, head_dim] : layers) specs.push_back({heads, padded_head_dim(head_dim)});
               return KvLayout(std::move(specs), {parse_kv_type(k_type), parse_kv_type(v_type)}).page_bytes();
           }, "layers"_a, "k_type"_a, "v_type"_a, "Bytes of one page (64 tokens) for layers of (n_head_kv, head_dim).");
     m.def("top_k", top_k, "logits"_a, "k"_a, "Ids and values of the k largest of a row, largest first, ties by lowest id.");
     m.def("attention", attention, "q"_a, "k"_a, "v"_a, "first"_a, "last"_a, nb::kw_only(), "softcap"_a = 0.0f,
           "k_type"_a = "f16", "v_type"_a = "f16", "isa"_a = "");
     m.def("row_op", row_op, "name"_a, "a"_a, "b"_a, "parameter"_a = 0.0f, "isa"_a = "");
+    m.def("has_kernels", [](const std::string& type) { return find_weight_type(type) != nullptr; }, "type"_a,
+          "Whether matrices of this type (quant/types.py) run without a conversion.");
+    m.def("padded_head_dim", padded_head_dim, "head_dim"_a, "Elements that a head takes in the KV cache.");
     m.attr("PAGE_TOKENS") = kChunk;
     m.attr("MAX_BATCH_ROWS") = kMaxBatchRows;
 }

@@ -31,13 +31,13 @@ Executor::Executor(std::unique_ptr<Program> program, KvTypes types, int64_t n_ct
       attention_kernels_(attention_kernels_for(isa)) {
     if (!program_->finished) throw std::invalid_argument("the program is not finished");
     if (threads < 1 || threads > ThreadPool::kMaxThreads) throw std::invalid_argument("threads out of range");
-    int64_t max_head_dim = 16, max_queries = kMaxBlockQueries;
+    int64_t max_head_dim = 32, max_queries = kMaxBlockQueries;
     for (const Step& step : program_->steps) {
         step_shape_.push_back(-1);
         const auto* attention = std::get_if<AttentionStep>(&step);
         if (attention == nullptr) continue;
         const AttentionShape shape{attention->n_head / attention->n_head_kv, attention->n_head_kv,
-                                   attention->head_dim, attention->window};
+                                   attention->padded(), attention->window};
         const auto it = std::find(shapes_.begin(), shapes_.end(), shape);
         step_shape_.back() = static_cast<int>(it - shapes_.begin());
         if (it == shapes_.end()) shapes_.push_back(shape);

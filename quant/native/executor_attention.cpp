@@ -8,37 +8,34 @@ namespace specdec {
 
 void Executor::prepare_head(const AttentionStep& step, int64_t r, int64_t head) {
     const BatchRow& batch_row = batch_.rows[r];
-    const int64_t hd = step.head_dim, group = step.n_head / step.n_head_kv;
-    const RopeTable* rope = step.rope < 0 ? nullptr : &ropes_[step.rope];
-    const auto rotate = [&](float* x) {
-        if (rope == nullptr) return;
-        const int64_t offset = batch_row.position * rope->half;
-        row_kernels_.rope(x, rope->cosine.data() + offset, rope->sine.data() + offset, x, rope->half);
+    const int64_t hd = step.head_dim, padded = step.padded(), group = step.n_head / step.n_head_kv;
+    // Normalizes or copies one head, pads and rotates it.
+    const auto prepare = [&](const float* x, int norm, float eps, float* out) {
+        if (norm >= 0) {
+            row_kernels_.rms_norm(x, program_->vectors[norm].data(), eps, out, hd, hd);
+        } else if (out != x) {
+            std::memcpy(out, x, static_cast<size_t>(hd) * sizeof(float));
+        }
+        std::fill(out + hd, out + padded, 0.0f);
+        if (step.rope < 0) return;
+        const RopeTable& rope = ropes_[step.rope];
+        const int64_t offset = batch_row.position * rope.half;
+        row_kernels_.rope(out, rope.cosine.data() + offset, rope.sine.data() + offset, out, rope.half);
     };
     for (int64_t h = head * group; h < (head + 1) * group; ++h) {
-        const float* q = row(step.q, r) + h * hd;
-        float* out = row(step.rotated, r) + h * hd;
-        if (step.q_norm >= 0) {
-            row_kernels_.rms_norm(q, program_->vectors[step.q_norm].data(), step.q_norm_eps, out, hd, hd);
-        } else if (out != q) {
-            std::memcpy(out, q, static_cast<size_t>(hd) * sizeof(float));
-        }
-        rotate(out);
+        float* out = row(step.rotated, r) + h * padded;
+        prepare(row(step.q, r) + h * hd, step.q_norm, step.q_norm_eps, out);
         row_kernels_.scale(out, step.scale, out, hd);
     }
-    alignas(64) float key[kMaxHeadDim];
-    const float* k = row(step.k, r) + head * hd;
-    if (step.k_norm >= 0) {
-        row_kernels_.rms_norm(k, program_->vectors[step.k_norm].data(), step.k_norm_eps, key, hd, hd);
-    } else {
-        std::memcpy(key, k, static_cast<size_t>(hd) * sizeof(float));
-    }
-    rotate(key);
+    alignas(64) float padded_head[kMaxHeadDim];
     const KvLayout& layout = cache_.layout();
     const KvTypes types = layout.types();
-    attention_kernels_.store_k(types.k, key, hd, layout.k(batch_row.slot.page, step.layer, head), batch_row.slot.slot);
-    attention_kernels_.store_v(types.v, row(step.v, r) + head * hd, hd,
-                               layout.v(batch_row.slot.page, step.layer, head), batch_row.slot.slot);
+    const auto [page, slot] = batch_row.slot;
+    prepare(row(step.k, r) + head * hd, step.k_norm, step.k_norm_eps, padded_head);
+    attention_kernels_.store_k(types.k, padded_head, padded, layout.k(page, step.layer, head), slot);
+    std::memcpy(padded_head, row(step.v, r) + head * hd, static_cast<size_t>(hd) * sizeof(float));
+    std::fill(padded_head + hd, padded_head + padded, 0.0f);
+    attention_kernels_.store_v(types.v, padded_head, padded, layout.v(page, step.layer, head), slot);
 }
 
 void Executor::prepare_heads(const AttentionStep& step, Team& team, int thread) {
@@ -70,7 +67,7 @@ void Executor::attend_item(const AttentionItem& item, int thread) {
     const Block& block = *item.block;
     const Segment& segment = batch_.segments[block.segment];
     ThreadScratch& scratch = scratch_[thread];
-    const int64_t group = step.n_head / step.n_head_kv, hd = step.head_dim;
+    const int64_t group = step.n_head / step.n_head_kv, hd = step.padded();
     for (int64_t q = 0; q < item.queries; ++q) {
         const int64_t r = segment.rows[block.begin + q / group];
         scratch.q[q] = row(step.rotated, r) + (item.head * group + q % group) * hd;
@@ -100,13 +97,13 @@ void Executor::attend_groups(const AttentionItem& item, int64_t first_group, int
     const AttentionStep& step = *item.step;
     const Segment& segment = batch_.segments[item.block->segment];
     ThreadScratch& scratch = scratch_[thread];
-    attention_kernels_.reset(state, item.queries, step.head_dim);
+    attention_kernels_.reset(state, item.queries, step.padded());
     const auto n = static_cast<size_t>(item.queries);
     const int64_t lowest = *std::min_element(scratch.first.begin(), scratch.first.begin() + n) / kChunk;
     const int64_t highest = *std::max_element(scratch.last.begin(), scratch.last.begin() + n) / kChunk;
     const KvLayout& layout = cache_.layout();
     const QueryBlock queries{scratch.q.data(), scratch.first.data(), scratch.last.data(), item.queries,
-                             step.head_dim, step.softcap, layout.types()};
+                             step.padded(), step.softcap, layout.types()};
     const int64_t begin = std::max(lowest, first_group * kGroupChunks);
     const int64_t end = std::min(highest + 1, end_group * kGroupChunks);
     for (int64_t chunk = begin; chunk < end; ++chunk) {
@@ -128,7 +125,7 @@ void Executor::attend_tree_chunk(const AttentionItem& item, int64_t chunk, float
     const KvLayout& layout = cache_.layout();
     const KvTypes types = layout.types();
     ThreadScratch& scratch = scratch_[thread];
-    const int64_t hd = step.head_dim, group = step.n_head / step.n_head_kv, base = chunk * kChunk;
+    const int64_t hd = step.padded(), group = step.n_head / step.n_head_kv, base = chunk * kChunk;
     uint8_t *keys = scratch.keys.data(), *values = scratch.values.data();
     if (base < segment.committed) {
         uint8_t* page = segment.pages[chunk];
@@ -154,7 +151,7 @@ void Executor::attend_tree_chunk(const AttentionItem& item, int64_t chunk, float
 // Whoever finishes the last group of a KV head merges all of them, in order.
 void Executor::merge_groups(const AttentionItem& item, int thread) {
     const Block& block = *item.block;
-    const int64_t hd = item.step->head_dim, stride = item.queries * state_size(hd);
+    const int64_t hd = item.step->padded(), stride = item.queries * state_size(hd);
     const auto groups = static_cast<int32_t>(block.end_group - block.first_group);
     const int64_t counter = (&block - item.division->blocks.data()) * item.step->n_head_kv + item.head;
     if (unfinished_[counter].fetch_add(1, std::memory_order_acq_rel) + 1 < groups) return;
@@ -168,11 +165,21 @@ void Executor::finish_item(const AttentionItem& item, const float* state, int th
     const AttentionStep& step = *item.step;
     const Segment& segment = batch_.segments[item.block->segment];
     ThreadScratch& scratch = scratch_[thread];
-    const int64_t group = step.n_head / step.n_head_kv;
-    for (int64_t q = 0; q < item.queries; ++q)
-        scratch.out[q] = row(step.out, segment.rows[item.block->begin + q / group]) +
-                         (item.head * group + q % group) * step.head_dim;
-    attention_kernels_.finish(state, item.queries, step.head_dim, scratch.out.data());
+    const int64_t hd = step.head_dim, padded = step.padded(), group = step.n_head / step.n_head_kv;
+    const auto output = [&](int64_t q) {
+        return row(step.out, segment.rows[item.block->begin + q / group]) + (item.head * group + q % group) * hd;
+    };
+    if (hd == padded) {
+        for (int64_t q = 0; q < item.queries; ++q) scratch.out[q] = output(q);
+        attention_kernels_.finish(state, item.queries, padded, scratch.out.data());
+        return;
+    }
+    alignas(64) float padded_head[kMaxHeadDim];
+    float* const destination = padded_head;
+    for (int64_t q = 0; q < item.queries; ++q) {
+        attention_kernels_.finish(state + q * state_size(padded), 1, padded, &destination);
+        std::memcpy(output(q), padded_head, static_cast<size_t>(hd) * sizeof(float));
+    }
 }
 
 }  // namespace specdec

@@ -39,12 +39,11 @@ void copy_v(KvType type, int64_t hd, const uint8_t* from, int64_t from_slot, uin
 }
 
 KvLayout::KvLayout(std::vector<KvLayer> layers, KvTypes types) : layers_(std::move(layers)), types_(types) {
-    const int64_t multiple = std::max(kv_head_dim_multiple(types.k), kv_head_dim_multiple(types.v));
     for (const KvLayer& layer : layers_) {
-        if (layer.n_head_kv < 1 || layer.head_dim < 1 || layer.head_dim > kMaxHeadDim || layer.head_dim % multiple != 0)
-            throw std::invalid_argument("head dimension " + std::to_string(layer.head_dim) +
-                                        " is not supported with this KV type (multiples of " +
-                                        std::to_string(multiple) + " up to " + std::to_string(kMaxHeadDim) + ")");
+        if (layer.n_head_kv < 1 || layer.head_dim < 1 || layer.head_dim > kMaxHeadDim ||
+            layer.head_dim != padded_head_dim(layer.head_dim))
+            throw std::invalid_argument("head dimension " + std::to_string(layer.head_dim) + " is not supported (1 to " +
+                                        std::to_string(kMaxHeadDim) + ")");
         offsets_.push_back(page_bytes_);
         k_bytes_.push_back((kv_chunk_bytes(types.k, layer.head_dim) + 63) / 64 * 64);
         v_bytes_.push_back((kv_chunk_bytes(types.v, layer.head_dim) + 63) / 64 * 64);

@@ -18,7 +18,7 @@
 namespace specdec {
 
 struct KvLayer {
-    int64_t n_head_kv = 0, head_dim = 0;
+    int64_t n_head_kv = 0, head_dim = 0;  // padded, see padded_head_dim
 };
 
 // A sequence would exceed the context.

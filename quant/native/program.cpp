@@ -124,12 +124,13 @@ void Program::add_linear_step(LinearStep step) {
 void Program::add_attention_step(AttentionStep step) {
     require(step.n_head >= 1 && step.n_head_kv >= 1 && step.n_head % step.n_head_kv == 0 && step.n_head <= 4096,
             "attention: head counts");
-    require(step.head_dim >= 1 && step.head_dim <= kMaxHeadDim, "attention: head dimension");
+    require(step.head_dim >= 1 && step.head_dim <= kMaxHeadDim, "attention: head dimension is over 512");
     const int64_t q_width = int64_t{step.n_head} * step.head_dim, kv_width = int64_t{step.n_head_kv} * step.head_dim;
     buffer(step.q, q_width, Domain::rows, "attention q");
     buffer(step.k, kv_width, Domain::rows, "attention k");
     buffer(step.v, kv_width, Domain::rows, "attention v");
-    buffer(step.rotated, q_width, Domain::rows, "attention rotated q");
+    buffer(step.rotated, step.n_head * step.padded(), Domain::rows, "attention rotated q");
+    require(step.rotated != step.q || step.padded() == step.head_dim, "attention: padded heads do not fit into q");
     buffer(step.out, q_width, Domain::rows, "attention output");
     require(step.rotated != step.k && step.rotated != step.v && step.out != step.rotated,
             "attention: buffers overlap");
@@ -143,7 +144,7 @@ void Program::add_attention_step(AttentionStep step) {
     if (step.q_norm != -1) check_vector(step.q_norm, step.head_dim, "attention q norm");
     if (step.k_norm != -1) check_vector(step.k_norm, step.head_dim, "attention k norm");
     require(step.layer == static_cast<int>(layers.size()), "attention: layers must come in order");
-    layers.push_back({step.n_head_kv, step.head_dim});
+    layers.push_back({step.n_head_kv, step.padded()});
     steps.emplace_back(step);
 }
 
@@ -152,6 +153,14 @@ void Program::finish(int result_buffer, int64_t n_vocab) {
     require(buffers[result_buffer].width == n_vocab, "result: width is not that of a logits row");
     result = result_buffer;
     finished = true;
+}
+
+size_t Program::work_bytes(int64_t rows, int64_t outputs) const {
+    size_t bytes = max_quantized_width > 0 ? acts_size(rows, max_quantized_width) : 0;
+    for (size_t i = 0; i < buffers.size(); ++i)
+        if (static_cast<int>(i) != result)
+            bytes += static_cast<size_t>((buffers[i].domain == Domain::rows ? rows : outputs) * buffers[i].width) * 4;
+    return bytes;
 }
 
 void Program::allocate_weights() {

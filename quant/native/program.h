@@ -54,8 +54,9 @@ struct LinearStep {
 };
 
 struct AttentionStep {
-    int q = -1, k = -1, v = -1, rotated = -1, out = -1;  // `rotated` receives what becomes of q; it may be q
+    int q = -1, k = -1, v = -1, rotated = -1, out = -1;  // rotated: what becomes of q, heads padded; may be q
     int layer = -1, n_head = 0, n_head_kv = 0, head_dim = 0;
+    int64_t padded() const { return padded_head_dim(head_dim); }
     float scale = 1.0f, softcap = 0.0f;
     int64_t window = 0;            // 0: all
     int rope = -1;                 // index into Program::ropes
@@ -89,6 +90,8 @@ class Program {
     // Where matrix `index` is packed to.
     uint8_t* packed(int index) { return weights_.data() + offsets_[index]; }
     size_t weight_bytes() const { return weight_bytes_; }
+    // Bytes of the buffers of a pass, logits and attention states apart.
+    size_t work_bytes(int64_t rows, int64_t outputs) const;
 
     std::vector<BufferSpec> buffers;
     std::vector<PackedMatrix> matrices;
