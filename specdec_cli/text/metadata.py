@@ -1,4 +1,4 @@
-"""Typed reading of tokenizer metadata from an untrusted model file: each value with its type and its complaint."""
+"""Typed reading of tokenizer metadata: each value of the untrusted file with its type and its complaint."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Splitting special tokens off a text before anything else is tokenized, in llama.cpp's order: longest first."""
+"""Splitting special tokens off a text before it is tokenized, in llama.cpp's order: longest first."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -105,8 +105,8 @@ class Tokenizer:
     def encode(self, text: str, *, parse_special: bool = False, add_bos: bool = False) -> list[int]:
         """Ids of a text.
 
-        With `parse_special` the texts of control tokens become these tokens; user-defined tokens are split off
-        always. With `add_bos` the ids begin with exactly one BOS if the model wants one.
+        With `parse_special` the texts of control tokens become these tokens; user-defined tokens are split
+        off always. With `add_bos` the ids begin with exactly one BOS if the model wants one.
         """
         ids = self.encode_fragments(self.split_special(text, parse_special=parse_special))
         return self.with_bos(ids) if add_bos else ids
