@@ -1,5 +1,6 @@
 # Weak (shareable) definitions in an object that was compiled for one ISA could replace those of another at link time
-# and run instructions that the CPU lacks. NM: the nm program; OBJECTS: the objects.
+# and run instructions that the CPU lacks. NM: the nm program; OBJECTS: the objects, separated by |.
+string(REPLACE "|" ";" OBJECTS "${OBJECTS}")
 foreach(object IN LISTS OBJECTS)
   execute_process(COMMAND ${NM} -C --defined-only ${object} OUTPUT_VARIABLE symbols RESULT_VARIABLE rc)
   if(NOT rc EQUAL 0)

@@ -1,7 +1,8 @@
 """Dequantize every tensor type that a GGUF file can hold: slow, obvious, the oracle of all fast paths.
 
 Most types are left to the gguf package's numpy code. Decoded here are those that it lacks: integers, F64, the
-activation types Q8_1 and Q8_K, and the one- and two-bit types Q1_0 and Q2_0 (block layouts: ggml-common.h).
+activation types Q8_1 and Q8_K, the one- and two-bit types Q1_0 and Q2_0 (block layouts: ggml-common.h), and
+bitsandbytes' NF4.
 """
 
 from collections.abc import Callable
@@ -116,6 +117,38 @@ def _q2_0(blocks: ByteArray) -> FloatArray:
     return _scale(blocks) * (_bits(blocks[:, 2:], 2).astype(np.float32) - 1)
 
 
+# Quantiles of the normal distribution, scaled to -1 .. 1 (QLoRA, arXiv 2305.14314, appendix E).
+_NF4_VALUES = np.array(
+    [
+        -1.0,
+        -0.6961928009986877,
+        -0.5250730514526367,
+        -0.39491748809814453,
+        -0.28444138169288635,
+        -0.18477343022823334,
+        -0.09105003625154495,
+        0.0,
+        0.07958029955625534,
+        0.16093020141124725,
+        0.24611230194568634,
+        0.33791524171829224,
+        0.44070982933044434,
+        0.5626170039176941,
+        0.7229568362236023,
+        1.0,
+    ],
+    np.float32,
+)
+
+
+def _nf4(blocks: ByteArray) -> FloatArray:
+    """NF4: float32 absmax, 64 indices of 4 bits into a fixed table, high nibble first."""
+    absmax = np.ascontiguousarray(blocks[:, :4]).view("<f4")
+    indices = np.stack([blocks[:, 4:] >> 4, blocks[:, 4:] & 15], axis=-1).reshape(len(blocks), -1)
+    values: FloatArray = absmax * _NF4_VALUES[indices]
+    return values
+
+
 _PLAIN = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
 _OWN: dict[str, Callable[[ByteArray], npt.NDArray[Any]]] = {
     "BF16": _bf16,
@@ -123,4 +156,5 @@ _OWN: dict[str, Callable[[ByteArray], npt.NDArray[Any]]] = {
     "Q8_K": _q8_k,
     "Q1_0": _q1_0,
     "Q2_0": _q2_0,
+    "NF4": _nf4,
 }

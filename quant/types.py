@@ -80,6 +80,9 @@ BY_NAME: dict[str, QuantType] = {t.name: t for t in _GGML_TYPES}
 F32 = BY_NAME["F32"]
 F16 = BY_NAME["F16"]
 BF16 = BY_NAME["BF16"]
+# Not a GGUF type: bitsandbytes' 4-bit NormalFloat (QLoRA, arXiv 2305.14314). A block is a float32 absmax and
+# 32 bytes with element 2i in the high nibble.
+NF4 = QuantType("NF4", None, 64, 36)
 
 
 def type_of_id(ggml_id: int) -> QuantType:

@@ -19,4 +19,6 @@ const Kernels& kernels_for(Isa isa) {
     }
 }
 
+const Kernels& active_kernels() { return kernels_for(active_isa()); }
+
 }  // namespace specdec

@@ -44,7 +44,7 @@ struct PackedMatrix {
 
 // Bytes of the packed form, a multiple of kAlignment.
 size_t packed_size(WeightType type, int64_t n, int64_t k);
-inline int64_t num_panels(int64_t n) { return (n + kPanelRows - 1) / kPanelRows; }
+static constexpr int64_t num_panels(int64_t n) { return (n + kPanelRows - 1) / kPanelRows; }
 
 // Repacks panels [panel_begin, panel_end) of `src` (row-major, n rows of k / block_size * block_bytes bytes) into `dst`
 // (the whole packed buffer); disjoint ranges may run on several threads. Lanes past row n become zeros.
@@ -78,6 +78,6 @@ struct Kernels {
 
 // `isa` must be one of available_isas().
 const Kernels& kernels_for(Isa isa);
-inline const Kernels& active_kernels() { return kernels_for(active_isa()); }
+const Kernels& active_kernels();  // kernels_for(active_isa())
 
 }  // namespace specdec

@@ -68,7 +68,7 @@ void float_rows(const uint8_t* panel, const float* x, size_t ldx, int64_t m, int
 template <class W>
 void matmul_float(const PackedMatrix& w, const Activations& a, float* y, size_t ldy, int64_t n_begin, int64_t n_end,
                   const float* bias) {
-    const size_t bytes = panel_bytes(w.type, w.k);
+    const auto bytes = static_cast<size_t>(panel_bytes(w.type, w.k));
     for (int64_t n = n_begin; n < n_end; n += kPanelRows) {
         const int64_t lanes = n_end - n < kPanelRows ? n_end - n : kPanelRows;
         const uint8_t* panel = w.data + static_cast<size_t>(n / kPanelRows) * bytes;
@@ -78,7 +78,7 @@ void matmul_float(const PackedMatrix& w, const Activations& a, float* y, size_t 
 
 template <class W>
 void dequantize_float(const PackedMatrix& w, int64_t row, float* out) {
-    const uint8_t* panel = w.data + static_cast<size_t>(row / kPanelRows) * panel_bytes(w.type, w.k);
+    const uint8_t* panel = w.data + static_cast<size_t>(row / kPanelRows) * static_cast<size_t>(panel_bytes(w.type, w.k));
     const int64_t lane = row % kPanelRows;
     for (int64_t k = 0; k < w.k; k++) {
         float values[kLanes];

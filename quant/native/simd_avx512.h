@@ -51,5 +51,63 @@ template <int N> inline vi vi_shl(vi a) { return _mm512_slli_epi32(a, N); }
 template <int N> inline vi vi_shr(vi a) { return _mm512_srli_epi32(a, N); }
 template <int N> inline vi vi_sar(vi a) { return _mm512_srai_epi32(a, N); }
 
+inline vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
+// Products of 16-bit halves, summed per lane.
+inline vi vi_madd16(vi a, vi b) { return _mm512_madd_epi16(a, b); }
+// (a & mask) | b
+inline vi vi_and_or(vi a, vi mask, vi b) { return _mm512_ternarylogic_epi32(a, mask, b, 0xEA); }
+inline vi vi_load_u16(const void* p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)); }
+inline void vi_store_s8(void* p, vi v) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(v)); }
+inline int32_t vi_reduce_add(vi a) { return _mm512_reduce_add_epi32(a); }
+inline int32_t vi_reduce_max(vi a) { return _mm512_reduce_max_epi32(a); }
+// Bytes of a 16-entry table (16-byte aligned), indexed by the bytes of `index`, each below 16.
+inline vi vi_lookup(const int8_t* table, vi index) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128((const __m128i*)table)), index);
+}
+inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+
+#if defined(SPECDEC_ISA_AVX512_VNNI)
+// vi_dot: sum over `Groups` quads of x of weight byte * x byte; weights unsigned and at most Max. Exact.
+template <int Groups, int Max> inline vi vi_dot(vi sum, const vi* w, const int8_t* x) {
+    for (int g = 0; g < Groups; g++) {
+        int32_t quad;
+        __builtin_memcpy(&quad, x + 4 * g, 4);
+        sum = _mm512_dpbusd_epi32(sum, w[g], _mm512_set1_epi32(quad));
+    }
+    return sum;
+}
+constexpr bool kSignedDot = false;  // signed weights are offset by 128 and go through vi_dot
+template <int Groups> inline vi vi_dot_signed(vi sum, const vi*, const int8_t*) { return sum; }
+#else
+template <int Groups, int Max> inline vi vi_dot(vi sum, const vi* w, const int8_t* x) {
+    constexpr int kPairs = 32767 / (2 * 127 * Max);  // products that 16 bits hold
+    static_assert(kPairs >= 1);
+    for (int g = 0; g < Groups;) {
+        vi part = vi_zero();
+        for (int i = 0; i < kPairs && g < Groups; i++, g++) {
+            int32_t quad;
+            __builtin_memcpy(&quad, x + 4 * g, 4);
+            const vi products = _mm512_maddubs_epi16(w[g], _mm512_set1_epi32(quad));
+            part = i == 0 ? products : _mm512_add_epi16(part, products);
+        }
+        sum = vi_add(sum, _mm512_madd_epi16(part, _mm512_set1_epi16(1)));
+    }
+    return sum;
+}
+constexpr bool kSignedDot = true;
+// Signed weights: |w| times x with the sign of w moved to x; |w| <= 128 and |x| <= 127 cannot saturate.
+template <int Groups> inline vi vi_dot_signed(vi sum, const vi* w, const int8_t* x) {
+    for (int g = 0; g < Groups; g++) {
+        int32_t quad;
+        __builtin_memcpy(&quad, x + 4 * g, 4);
+        const vi xv = _mm512_set1_epi32(quad);
+        const vi signed_x = _mm512_mask_sub_epi8(xv, _mm512_movepi8_mask(w[g]), vi_zero(), xv);
+        const vi products = _mm512_maddubs_epi16(_mm512_abs_epi8(w[g]), signed_x);
+        sum = vi_add(sum, _mm512_madd_epi16(products, _mm512_set1_epi16(1)));
+    }
+    return sum;
+}
+#endif
+
 }  // namespace
 }  // namespace specdec::SPECDEC_ISA

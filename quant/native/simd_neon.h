@@ -63,5 +63,48 @@ template <int N> inline vi vi_shl(vi a) { return vreinterpretq_s32_u32(vshlq_u32
 template <int N> inline vi vi_shr(vi a) { return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-N))); }
 template <int N> inline vi vi_sar(vi a) { return vshlq_s32(a, vdupq_n_s32(-N)); }
 
+inline vi vi_max(vi a, vi b) { return vmaxq_s32(a, b); }
+// Products of 16-bit halves, summed per lane.
+inline vi vi_madd16(vi a, vi b) {
+    const int16x8_t x = vreinterpretq_s16_s32(a), y = vreinterpretq_s16_s32(b);
+    return vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
+}
+// (a & mask) | b
+inline vi vi_and_or(vi a, vi mask, vi b) { return vorrq_s32(vandq_s32(a, mask), b); }
+inline vi vi_load_u16(const void* p) {
+    uint16x4_t h;
+    std::memcpy(&h, p, sizeof h);
+    return vreinterpretq_s32_u32(vmovl_u16(h));
+}
+inline void vi_store_s8(void* p, vi v) {
+    const int16x4_t words = vmovn_s32(v);
+    const int8x8_t bytes = vmovn_s16(vcombine_s16(words, words));
+    std::memcpy(p, &bytes, 4);
+}
+inline int32_t vi_reduce_add(vi a) { return vaddvq_s32(a); }
+inline int32_t vi_reduce_max(vi a) { return vmaxvq_s32(a); }
+// Bytes of a 16-entry table, indexed by the bytes of `index`, each below 16.
+inline vi vi_lookup(const int8_t* table, vi index) {
+    return vreinterpretq_s32_s8(vqtbl1q_s8(vld1q_s8(table), vreinterpretq_u8_s32(index)));
+}
+inline void prefetch(const void* p) { __builtin_prefetch(p); }
+
+// Sum over `Groups` quads of x of weight byte * x byte; weights fit int8. Exact.
+template <int Groups> inline vi vi_dot_signed(vi sum, const vi* w, const int8_t* x) {
+    for (int g = 0; g < Groups; g += 4) {
+        const int8x16_t xv = vld1q_s8(x + 4 * g);
+        sum = vdotq_laneq_s32(sum, vreinterpretq_s8_s32(w[g]), xv, 0);
+        sum = vdotq_laneq_s32(sum, vreinterpretq_s8_s32(w[g + 1]), xv, 1);
+        sum = vdotq_laneq_s32(sum, vreinterpretq_s8_s32(w[g + 2]), xv, 2);
+        sum = vdotq_laneq_s32(sum, vreinterpretq_s8_s32(w[g + 3]), xv, 3);
+    }
+    return sum;
+}
+constexpr bool kSignedDot = true;
+template <int Groups, int Max> inline vi vi_dot(vi sum, const vi* w, const int8_t* x) {
+    static_assert(Max <= 127);
+    return vi_dot_signed<Groups>(sum, w, x);
+}
+
 }  // namespace
 }  // namespace specdec::SPECDEC_ISA

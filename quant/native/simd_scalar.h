@@ -139,5 +139,52 @@ template <int N> inline vi vi_shl(vi a) { return vi_each([&](int i) { return u32
 template <int N> inline vi vi_shr(vi a) { return vi_each([&](int i) { return u32(a.v[i]) >> N; }); }
 template <int N> inline vi vi_sar(vi a) { return vi_each([&](int i) { return a.v[i] >> N; }); }
 
+inline vi vi_max(vi a, vi b) { return vi_each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
+// Products of 16-bit halves, summed per lane.
+inline vi vi_madd16(vi a, vi b) {
+    const auto low = [](int32_t x) { return static_cast<int32_t>(static_cast<int16_t>(x & 0xffff)); };
+    return vi_each([&](int i) { return low(a.v[i]) * low(b.v[i]) + (a.v[i] >> 16) * (b.v[i] >> 16); });
+}
+// (a & mask) | b
+inline vi vi_and_or(vi a, vi mask, vi b) { return vi_or(vi_and(a, mask), b); }
+inline vi vi_load_u16(const void* p) {
+    uint16_t h[kLanes];
+    std::memcpy(h, p, sizeof h);
+    return vi_each([&](int i) { return h[i]; });
+}
+inline void vi_store_s8(void* p, vi v) {
+    for (int i = 0; i < kLanes; i++) static_cast<int8_t*>(p)[i] = static_cast<int8_t>(v.v[i]);
+}
+inline int32_t vi_reduce_add(vi a) { return a.v[0] + a.v[1] + a.v[2] + a.v[3]; }
+inline int32_t vi_reduce_max(vi a) {
+    int32_t r = a.v[0];
+    for (int i = 1; i < kLanes; i++) r = a.v[i] > r ? a.v[i] : r;
+    return r;
+}
+// Bytes of a 16-entry table, indexed by the bytes of `index`, each below 16.
+inline vi vi_lookup(const int8_t* table, vi index) {
+    uint8_t bytes[4 * kLanes];
+    std::memcpy(bytes, &index, sizeof bytes);
+    for (uint8_t& b : bytes) b = static_cast<uint8_t>(table[b]);
+    vi r;
+    std::memcpy(&r, bytes, sizeof r);
+    return r;
+}
+inline void prefetch(const void*) {}
+
+// Sum over `Groups` quads of x of weight byte * x byte. Exact.
+template <class Byte, int Groups> inline vi dot_bytes(vi sum, const vi* w, const int8_t* x) {
+    for (int g = 0; g < Groups; g++) {
+        Byte bytes[4 * kLanes];
+        std::memcpy(bytes, &w[g], sizeof bytes);
+        for (int i = 0; i < kLanes; i++)
+            for (int b = 0; b < 4; b++) sum.v[i] += bytes[4 * i + b] * x[4 * g + b];
+    }
+    return sum;
+}
+template <int Groups, int Max> inline vi vi_dot(vi sum, const vi* w, const int8_t* x) { return dot_bytes<uint8_t, Groups>(sum, w, x); }
+constexpr bool kSignedDot = true;
+template <int Groups> inline vi vi_dot_signed(vi sum, const vi* w, const int8_t* x) { return dot_bytes<int8_t, Groups>(sum, w, x); }
+
 }  // namespace
 }  // namespace specdec::SPECDEC_ISA
