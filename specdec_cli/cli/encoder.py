@@ -1,38 +1,43 @@
 """Prompts as token ids: raw text, or messages through a chat template."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specdec_cli.cli.settings import TemplateChoice
 from specdec_cli.errors import ModelError
-from specdec_cli.text.chat_template import ChatTemplate, encode_chat
-from specdec_cli.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from specdec_cli.text.chat_template import ChatTemplate
+    from specdec_cli.text.tokenizer import Tokenizer
 
 
 class TemplateEncoder:
     """The tokenizer and template of a model. Raises ModelError for messages when there is no template."""
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate | None, variables: Mapping[str, Any] | None = None
+        self,
+        tokenizer: "Tokenizer",
+        template: "ChatTemplate | None",
+        variables: Mapping[str, Any] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._template = template
         self._variables = variables or {}
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, source: str | None, choice: TemplateChoice | None) -> "TemplateEncoder":
-        """Use the template that was asked for, else the model file's own `source`, else none."""
+    def of(
+        cls, metadata: Mapping[str, Any], tokenizer: "Tokenizer", choice: TemplateChoice | None
+    ) -> "TemplateEncoder":
+        """Use the template that was asked for, else the model file's own; `choice` None: raw text only.
+
+        Raises ModelError when the file has no template, with a suggestion.
+        """
         if choice is None:
             return cls(tokenizer, None)
-        if choice.name_or_source is not None:
-            source = choice.name_or_source
-        if source is None:
-            raise ModelError(
-                "the model file has no chat template: give one with --chat-template, or use `run --raw`"
-            )
-        template = ChatTemplate(
-            source, bos_text=_text(tokenizer, tokenizer.bos_id), eos_text=_text(tokenizer, tokenizer.eos_id)
-        )
+        from specdec_cli.text.chat_template import ChatTemplate
+
+        template = ChatTemplate.from_model(metadata, tokenizer, choice.name_or_source)
+        template.prepare()
         return cls(tokenizer, template, choice.variables)
 
     @property
@@ -48,6 +53,8 @@ class TemplateEncoder:
         """Ids of a chat prompt that ends where the answer begins."""
         if self._template is None:
             raise ModelError("messages need a chat template")
+        from specdec_cli.text.chat_template import encode_chat
+
         return encode_chat(
             self._tokenizer, self._template, messages, extra=self._variables, allow_special=allow_special
         )
@@ -55,7 +62,3 @@ class TemplateEncoder:
     def prompt_text(self, ids: Sequence[int]) -> str:
         """Text of ids, control tokens written out."""
         return self._tokenizer.decode(ids, special=True)
-
-
-def _text(tokenizer: Tokenizer, token_id: int | None) -> str:
-    return "" if token_id is None else tokenizer.token_text(token_id)

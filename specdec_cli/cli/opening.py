@@ -34,7 +34,7 @@ def open_session(model: ModelOptions, spec: SpecOptions, settings: Settings, rep
     draft_found, named = _find_draft(spec, settings, found, catalog)
     loading = _Loading(model, reporter)
     target = loading.load(found.path, n_ctx=_context_of(model, found.path))
-    encoder = TemplateEncoder.of(target.tokenizer, target.chat_template, settings.template)
+    encoder = TemplateEncoder.of(target.metadata, target.tokenizer, settings.template)
     drafters, draft = _make_drafters(settings, target, draft_found, loading, named=named)
     engine = Engine(
         target.model,
