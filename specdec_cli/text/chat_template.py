@@ -22,7 +22,7 @@ def choose_template(metadata: Mapping[str, Any], choice: str | None = None, *, t
     `choice` is neither a name nor a template, ModelError when the file has none.
     """
     if choice is not None:
-        return _template_of_choice(choice)
+        return template_source(choice)
     keys = [f"{_KEY}.tool_use", _KEY] if tools else [_KEY]
     for key in [*keys, f"{_KEY}.default"]:
         source = metadata.get(key)
@@ -38,13 +38,14 @@ def choose_template(metadata: Mapping[str, Any], choice: str | None = None, *, t
     )
 
 
-def _template_of_choice(choice: str) -> str:
-    if choice in BUILTIN_TEMPLATES:
-        return BUILTIN_TEMPLATES[choice]
-    if "{{" in choice or "{%" in choice:
-        return choice
-    names = ", ".join(BUILTIN_TEMPLATES)
-    raise UsageError(f"chat template {one_line(choice, 60)!r} is neither Jinja source nor one of {names}")
+def template_source(name_or_source: str) -> str:
+    """Jinja source of a built-in name, or what is Jinja source already. Raises UsageError for neither."""
+    if name_or_source in BUILTIN_TEMPLATES:
+        return BUILTIN_TEMPLATES[name_or_source]
+    if "{{" in name_or_source or "{%" in name_or_source:
+        return name_or_source
+    names, given = ", ".join(BUILTIN_TEMPLATES), one_line(name_or_source, 60)
+    raise UsageError(f"chat template {given!r} is neither Jinja source nor one of {names}")
 
 
 class ChatTemplate:
@@ -53,7 +54,8 @@ class ChatTemplate:
     def __init__(
         self, source: str, *, bos_text: str = "", eos_text: str = "", limits: TemplateLimits = _DEFAULT_LIMITS
     ) -> None:
-        self.source = source
+        """`source` may also be the name of a built-in template. Raises UsageError when it is neither."""
+        self.source = template_source(source)
         self.bos_text = bos_text
         self.eos_text = eos_text
         self._limits = limits

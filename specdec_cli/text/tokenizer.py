@@ -4,6 +4,7 @@ Text is never turned into control tokens unless the caller asks for it (`parse_s
 vocabulary would let ordinary merging end in one, which is the only intended difference.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, Self
 
@@ -15,6 +16,8 @@ from specdec_cli.text.partition import Fragment, SpecialSplitter
 from specdec_cli.text.pretokenizers import find_pretokenizer
 from specdec_cli.text.sentencepiece import SentencePieceBpe, spm_bytes
 from specdec_cli.text.vocabulary import Vocabulary, read_vocabulary
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class _Algorithm(Protocol):
@@ -181,8 +184,4 @@ def _byte_of(text: str) -> bytes:
 
 def _valid(text: str) -> str:
     """The text with U+FFFD for what cannot be encoded (bytes of a broken command line or file)."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-    return text
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)

@@ -66,11 +66,11 @@ def read_vocabulary(metadata: Mapping[str, Any], *, add_bos_default: bool, spm: 
     kinds = _read_kinds(metadata, n_vocab)
     for token_id, kind in forced_kinds(all_ids).items():
         kinds[token_id] = kind
-    defaults = {"bos": 1, "eos": 2, "unknown": 0} if spm else {}
-    bos_id, eos_id, unk_id = (
-        get_token_id(metadata, name, n_vocab, default=defaults.get(name))
-        for name in ("bos", "eos", "unknown")
-    )
+    bos_id = get_token_id(metadata, "bos", n_vocab, default=1 if spm else None)
+    eos_id = get_token_id(metadata, "eos", n_vocab, default=2 if spm else None)
+    unk_id = get_token_id(metadata, "unknown", n_vocab)
+    if unk_id is None and "unknown" in kinds:
+        unk_id = kinds.index("unknown")
     wants_bos = get_bool(metadata, "tokenizer.ggml.add_bos_token", default=add_bos_default)
     special_ids = tuple(i for i, kind in enumerate(kinds) if kind in _SPECIAL_KINDS)
     ids = all_ids
