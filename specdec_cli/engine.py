@@ -213,10 +213,8 @@ class Engine:
         forward_ms = run_round(self._model, turns)
         outcomes = []
         for (sequence, rows), turn in zip(shares, turns, strict=True):
-            sequence.committed += rows + len(turn.accepted)
+            sequence.advance(rows + len(turn.accepted))
             proposal = proposals.get(sequence.number)
-            if sequence.committed <= len(sequence.request.prompt_ids):
-                sequence.report_progress()
             if proposal is not None:
                 outcomes.append(sequence.count(proposal, turn, forward_ms / len(speaking)))
         total_ms = 1000 * (perf_counter() - started)

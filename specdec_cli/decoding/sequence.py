@@ -80,10 +80,16 @@ class ActiveSequence:
         self.committed = self._timings.prompt_reused_n = reused
         self._timings.prompt_n = len(self.request.prompt_ids) - reused
         self._started = perf_counter()
-        self.report_progress()
+        self._report_progress()
 
-    def report_progress(self) -> None:
-        """Tell how much of the prompt is done."""
+    def advance(self, count: int) -> None:
+        """The KV holds `count` tokens more."""
+        in_prompt = self.committed < len(self.request.prompt_ids)
+        self.committed += count
+        if in_prompt:
+            self._report_progress()
+
+    def _report_progress(self) -> None:
         if self._progress is not None:
             total = len(self.request.prompt_ids)
             self._progress(min(self.committed, total), total)

@@ -197,8 +197,11 @@ def test_nothing_speculative_on_the_prompt_pass_but_free_drafts(toy):
         drafters=[toy.Scripted(toy.oracle(1, wanted))],
         policy=FixedDraftLength(4),
     )
-    stats = toy.run(engine, GenerationRequest((0,), GREEDY, 5)).stats
+    progress = []
+    *_, finish = engine.generate(GenerationRequest((0,), GREEDY, 5), lambda *step: progress.append(step))
+    stats = finish.result.stats
     assert (stats.num_rounds, stats.num_round_tokens) == (1, 5)
+    assert progress == [(0, 1), (1, 1)]
     slow = toy.Scripted(lambda context, n: wanted[len(context) - 1 :][:n], name="slow", needs_prefill=True)
     engine = Engine(
         toy.Model(toy.script(1, wanted, 4), 4),
