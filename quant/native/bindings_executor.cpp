@@ -318,6 +318,12 @@ void bind_executor(nb::module_& m) {
         .def_prop_ro("kv_page_bytes", [](GuardedExecutor& s) {
                 return s.with([](Executor& e) { return e.cache().layout().page_bytes(); });
             })
+        .def("take_profile", [](GuardedExecutor& s) {
+                const auto seconds = s.with([](Executor& e) { return e.take_profile(); });
+                nb::dict result;
+                for (size_t i = 0; i < kNumWorkKinds; ++i) result[kWorkKindNames[i]] = seconds[i];
+                return result;
+            })
         .def_prop_ro("work_bytes", [](GuardedExecutor& s) { return s.with([](Executor& e) { return e.work_bytes(); }); })
         .def_prop_ro("weight_bytes", [](GuardedExecutor& s) { return s.with([](Executor& e) { return e.program().weight_bytes(); }); })
         .def_prop_ro("threads", [](GuardedExecutor& s) { return s.with([](Executor& e) { return e.threads(); }); })

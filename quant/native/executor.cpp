@@ -138,25 +138,45 @@ bool Executor::run_pass(PollHook hook, void* hook_argument) {
         threads_, [this](Team& team, int thread) { participate(team, thread); }, hook, hook_argument);
 }
 
+// The barrier after a step. Returns false when the pass was cancelled.
+bool Executor::end_step(WorkKind kind, Team& team, int thread) {
+    const bool go_on = team.sync();
+    if (profiling_ && thread == 0) {
+        const auto now = std::chrono::steady_clock::now();
+        profile_[static_cast<size_t>(kind)] += std::chrono::duration<double>(now - step_started_).count();
+        step_started_ = now;
+    }
+    return go_on;
+}
+
+std::array<double, kNumWorkKinds> Executor::take_profile() {
+    profiling_ = true;
+    return std::exchange(profile_, {});
+}
+
 void Executor::participate(Team& team, int thread) {
+    if (profiling_ && thread == 0) step_started_ = std::chrono::steady_clock::now();
     for (size_t i = 0; i < program_->steps.size(); ++i) {
         const Step& step = program_->steps[i];
         if (const auto* row_step = std::get_if<RowStep>(&step)) {
             if (rows_of(row_step->domain) == 0) continue;
             run(*row_step, team, thread);
+            if (!end_step(WorkKind::rows, team, thread)) return;
         } else if (const auto* linear = std::get_if<LinearStep>(&step)) {
             if (rows_of(linear->domain) == 0) continue;
             run(*linear, team, thread);
+            if (!end_step(WorkKind::linear, team, thread)) return;
         } else {
             const auto& attention = std::get<AttentionStep>(step);
             prepare_heads(attention, team, thread);
             team.poll(thread);
-            if (!team.sync()) return;
+            if (!end_step(WorkKind::heads, team, thread)) return;
             attend(attention, divisions_[step_shape_[i]], team, thread);
+            if (!end_step(WorkKind::attention, team, thread)) return;
         }
-        if (!team.sync()) return;
     }
     scan_outputs(team, thread);
+    end_step(WorkKind::scan, team, thread);
 }
 
 void Executor::run(const RowStep& step, Team& team, int thread) {

@@ -1,7 +1,9 @@
 // Runs a program over batches of rows: one call per forward pass, on the shared thread pool.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -23,6 +25,11 @@ struct ForwardRows {
     const int32_t* outputs = nullptr;
     int64_t num_outputs = 0;
 };
+
+// What a pass spends its time on, for the profile.
+enum class WorkKind : uint8_t { rows, linear, heads, attention, scan };
+constexpr size_t kNumWorkKinds = 5;
+constexpr const char* kWorkKindNames[kNumWorkKinds] = {"rows", "linear", "heads", "attention", "scan"};
 
 class Executor {
  public:
@@ -46,6 +53,8 @@ class Executor {
     const std::vector<int64_t>& argmax() const { return argmax_; }
     // Bytes of activations and scratch memory held now.
     size_t work_bytes() const;
+    // Seconds by kind of work since the last call, waiting at barriers included; the first call switches it on.
+    std::array<double, kNumWorkKinds> take_profile();
 
  private:
     struct ThreadScratch {
@@ -77,6 +86,7 @@ class Executor {
     void reserve(int64_t rows, int64_t outputs);
     bool run_pass(PollHook hook, void* hook_argument);
     void participate(Team& team, int thread);
+    bool end_step(WorkKind kind, Team& team, int thread);
 
     void run(const RowStep& step, Team& team, int thread);
     void run_row(const RowStep& step, int64_t row);
@@ -128,6 +138,10 @@ class Executor {
     std::vector<float> maxima_;            // [thread][blocks of a logits row]
     std::vector<int64_t> argmax_;
     int64_t output_offset_ = 0;
+
+    bool profiling_ = false;
+    std::chrono::steady_clock::time_point step_started_;
+    std::array<double, kNumWorkKinds> profile_{};
 };
 
 }  // namespace specdec

@@ -178,16 +178,18 @@ KvCache::Slot KvCache::pending_slot(int32_t sequence, int64_t index) const {
 void KvCache::commit(int32_t sequence, const std::vector<int64_t>& ids) {
     Sequence& s = find(sequence);
     Pending& pending = s.pending;
+    if (pending.ids.empty() && !ids.empty())
+        throw std::invalid_argument("sequence " + std::to_string(sequence) + " has no pending rows");
     std::vector<int64_t> path;
     int64_t last = pending.committed;
     for (int64_t id : ids) {
         const auto it = std::find(pending.ids.begin() + (last + 1), pending.ids.end(), id);
         if (it == pending.ids.end())
-            throw std::invalid_argument("row " + std::to_string(id) + " is not pending in sequence " +
-                                        std::to_string(sequence) + ", or out of order");
+            throw std::invalid_argument("row " + std::to_string(id) + " is not a pending row of sequence " +
+                                        std::to_string(sequence) + " that can follow");
         const int64_t index = it - pending.ids.begin();
         if (pending.parents[index] != last)
-            throw std::invalid_argument("row " + std::to_string(id) + " does not continue the path");
+            throw std::invalid_argument("row " + std::to_string(id) + " does not follow on the path");
         path.push_back(last = index);
     }
     const auto n = static_cast<int64_t>(path.size());
