@@ -295,8 +295,9 @@ void bind_executor(nb::module_& m) {
     nb::class_<GuardedExecutor>(m, "Executor", "Replays a program, with its KV cache and packed weights.")
         .def(nb::init<ProgramHandle&, const std::string&, const std::string&, int64_t, int, const std::string&>(),
              "program"_a, nb::kw_only(), "k_type"_a, "v_type"_a, "n_ctx"_a, "threads"_a, "isa"_a = "")
-        .def("pack", executor_pack, "matrix"_a, "data"_a)
-        .def("forward", executor_forward, "tokens"_a, "positions"_a, "sequences"_a, "parents"_a, "outputs"_a, "logits"_a)
+        .def("pack", executor_pack, "matrix"_a, "data"_a.noconvert())
+        .def("forward", executor_forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "sequences"_a.noconvert(),
+             "parents"_a.noconvert(), "outputs"_a.noconvert(), "logits"_a.noconvert())
         .def("argmax", [](GuardedExecutor& s) { return s.with([](Executor& e) { return e.argmax(); }); })
         .def("create", [](GuardedExecutor& s) { return s.with([](Executor& e) { return e.cache().create(); }); })
         .def("fork", [](GuardedExecutor& s, int32_t sequence, int64_t length) {
@@ -340,8 +341,6 @@ void bind_executor(nb::module_& m) {
     m.def("attention", attention, "q"_a, "k"_a, "v"_a, "first"_a, "last"_a, nb::kw_only(), "softcap"_a = 0.0f,
           "k_type"_a = "f16", "v_type"_a = "f16", "isa"_a = "");
     m.def("row_op", row_op, "name"_a, "a"_a, "b"_a, "parameter"_a = 0.0f, "isa"_a = "");
-    m.def("has_kernels", [](const std::string& type) { return find_weight_type(type) != nullptr; }, "type"_a,
-          "Whether matrices of this type (quant/types.py) run without a conversion.");
     m.def("padded_head_dim", padded_head_dim, "head_dim"_a, "Elements that a head takes in the KV cache.");
     m.attr("PAGE_TOKENS") = kChunk;
     m.attr("MAX_BATCH_ROWS") = kMaxBatchRows;

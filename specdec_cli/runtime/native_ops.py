@@ -141,9 +141,15 @@ class NativeModel:
         what a signal handler raises (Ctrl-C: KeyboardInterrupt); after each, nothing is pending.
         """
         logits = self._logits_array(len(rows.outputs))
-        arrays = (_int32(a) for a in (rows.token_ids, rows.positions, rows.sequences, rows.parents))
         try:
-            self._executor.forward(*arrays, _int32(rows.outputs), logits)
+            self._executor.forward(
+                _int32(rows.token_ids),
+                _int32(rows.positions),
+                _int32(rows.sequences),
+                _int32(rows.parents),
+                _int32(rows.outputs),
+                logits,
+            )
         except _native.ContextFullError as error:
             raise ContextError(str(error)) from None
         self._latest = logits
@@ -184,12 +190,12 @@ class NativeModel:
             raise UsageError(f"the number of threads is {wanted}; it must be at least 1")
         if wanted > cores:
             self._notices.append(
-                f"{wanted} threads were asked for; using {cores}, the physical cores that this process may use"
+                f"{wanted} threads were asked for; using {cores}, the physical cores this process may use"
             )
         return min(wanted, cores)
 
     def _packed_type(self, tensor: QuantTensor) -> str:
-        return tensor.qtype.name if _native.has_kernels(tensor.qtype.name) else F16.name
+        return tensor.qtype.name if tensor.qtype.name in _native.weight_types() else F16.name
 
     def _load(self, matrices: Sequence[QuantTensor], progress: Progress | None) -> None:
         total = sum(tensor.num_bytes for tensor in matrices)
@@ -210,7 +216,7 @@ class NativeModel:
         return dequantize(tensor).astype(np.float16).view(np.uint8).reshape(-1)
 
     def _logits_array(self, rows: int) -> FloatArray:
-        """An array that nobody holds any more, or a new one: fresh pages cost more than the pass's own use."""
+        """An array that nobody holds any more, or a new one: fresh pages cost more than reading them."""
         self._latest = np.empty((0, self._n_vocab), np.float32)
         for array in self._logits:
             if array.shape[0] >= rows and sys.getrefcount(array) <= _UNHELD:

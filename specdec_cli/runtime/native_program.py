@@ -87,9 +87,7 @@ class ProgramBuilder:
         )
 
     def _add_linear(self, step: LinearStep) -> None:
-        parts = [
-            (self._matrix(part.weight), self._vector(part.bias), self._buffer(part.out)) for part in step.parts
-        ]
+        parts = [(self._matrix(p.weight), self._vector(p.bias), self._buffer(p.out)) for p in step.parts]
         self.program.add_linear_step(
             step.outputs, self._buffer(step.input), parts, self._buffer(step.gated_out), step.activation or ""
         )

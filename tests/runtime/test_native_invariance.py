@@ -153,7 +153,7 @@ def test_tree_branches_equal_chains(native, lm, architecture, kv_type, start):
     model.forward(lm.tree(sequence, start, nodes))
     model.commit(sequence, [0, 2, 4])
     assert model.length(sequence) == start + 3
-    after = lm.ids[:start] + [40, 42, 44, 50, 51]
+    after = [*lm.ids[:start], 40, 42, 44, 50, 51]
     continued = model.forward(chain_rows(sequence, start + 3, [50, 51], 2))
     assert_same_bits(continued, lm.logits(model, after, len(after))[start + 3 :])
     model.free_sequence(sequence)
