@@ -1,6 +1,7 @@
 """From a model file to something that can generate: file, configuration, plan, executor, tokenizer."""
 
 import importlib.util
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,6 +157,8 @@ def _threads(wanted: int | None, notice: Callable[[str], None]) -> int:
 def _torch_executor(
     plan: Plan, options: LoadOptions, n_ctx: int, threads: int, progress: Progress
 ) -> LanguageModel:
+    # Waiting OpenMP threads spin by default: on a busy machine a forward pass then takes ten times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from .runtime.torch_model import TorchModel
 
     if options.kv_type not in (None, "f32"):
@@ -174,11 +177,11 @@ def _native_executor(
     options: LoadOptions,
     n_ctx: int,
     threads: int,
-    progress: Progress,  # noqa: ARG001
+    progress: Progress,
 ) -> LanguageModel:
     from .runtime.native_ops import NativeModel
 
     if options.memory_budget is not None:
         raise UsageError("a memory budget for weights is an option of the torch executor")
-    model: LanguageModel = NativeModel(plan, n_ctx=n_ctx, threads=threads, kv_type=options.kv_type or "f16")
-    return model
+    kv_type = options.kv_type or "f16"
+    return NativeModel(plan, n_ctx=n_ctx, threads=threads, kv_type=kv_type, progress=progress)

@@ -8,12 +8,16 @@ The vocabulary: ids 0-2 are the control tokens <|endoftext|>, <|im_start|>, <|im
 then come the merges "th", "the", "in", "an", " t", " the".
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+# Read when torch is first imported: threads that spin make tests on a busy machine very slow.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 TinyGguf = Callable[..., Path]
 
