@@ -11,6 +11,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from quant.errors import QuantError
+from specdec_cli.cli.escaping import escape_controls
 from specdec_cli.cli.lazy import LazyCommand, LazyGroup
 from specdec_cli.errors import SpecdecError
 
@@ -18,6 +19,8 @@ _EPILOG = (
     "Every option can also be set in the environment: --top-k as SPECDEC_TOP_K. "
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."
 )
+
+_LONGEST_ERROR = 1000
 
 
 def _command(name: str, summary: str) -> LazyCommand:
@@ -34,6 +37,15 @@ class SpecdecGroup(LazyGroup):
         "tokenize": _command("tokenize", "Print the token ids of a text."),
         "score": _command("score", "Perplexity and log-probabilities of a text."),
     }
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. An interrupted one leaves the shell's prompt a line of its own, after the ^C."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            if sys.stderr.isatty():
+                sys.stderr.write("\n")
+            raise
 
 
 @dataclass(slots=True)
@@ -166,7 +178,10 @@ def _describe_click(error: Any) -> tuple[str, int] | None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split()) or "unknown error"
+    line = " ".join(text.split()) or "unknown error"
+    if len(line) > _LONGEST_ERROR:  # it quotes something endless, such as a file name of 5000 characters
+        line = line[:_LONGEST_ERROR] + "..."
+    return escape_controls(line) if sys.stderr.isatty() else line
 
 
 if __name__ == "__main__":

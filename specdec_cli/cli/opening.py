@@ -50,7 +50,7 @@ def open_session(model: ModelOptions, spec: SpecOptions, settings: Settings, rep
         "draft_model": None if draft is None else str(draft.path),
         "draft_model_fingerprint": None if draft is None else draft.fingerprint,
         "executor": target.executor,
-        "threads": model.threads,
+        "threads": getattr(target.model, "threads", model.threads),
     }
     return Session(
         engine=engine,

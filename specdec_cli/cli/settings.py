@@ -178,12 +178,16 @@ def template_variables(options: TemplateOptions) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"--chat-template-kwargs: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise UsageError("--chat-template-kwargs: expected a JSON object")
     return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def refuse_template_options(options: TemplateOptions) -> None:

@@ -43,6 +43,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[BaseException
         (MemoryError(), 1, "error: not enough memory"),
         (FileNotFoundError(errno.ENOENT, "No such file", "x.txt"), 1, "error: x.txt: No such file"),
         (OSError(errno.EIO, "I/O trouble"), 1, "error: I/O trouble"),
+        (SpecdecError("x" * 5000), 1, "error: " + "x" * 1000 + "..."),
         (KeyError("k"), 1, "error: internal error: KeyError: 'k' (--debug shows the traceback)"),
     ],
 )

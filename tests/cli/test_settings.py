@@ -52,6 +52,7 @@ def settings(*, raw: bool = False, template: dict[str, Any] | None = None, **val
         ({"template": {"chat_template": "a", "chat_template_file": Path("b")}}, "contradict each other"),
         ({"template": {"chat_template": " "}}, "the chat template is empty"),
         ({"template": {"chat_template_kwargs": "{"}}, "--chat-template-kwargs: not JSON"),
+        ({"template": {"chat_template_kwargs": '{"a": NaN}'}}, "NaN is not a JSON value"),
         ({"template": {"chat_template_kwargs": "[1]"}}, "expected a JSON object"),
         ({"raw": True, "template": {"system_prompt": "a"}}, "--system-prompt contradicts --raw"),
         ({"raw": True, "template": {"chat_template": "a"}}, "--chat-template contradicts --raw"),
