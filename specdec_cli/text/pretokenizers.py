@@ -50,6 +50,21 @@ _DEEPSEEK_LETTERS = """
 FB13-FB17 FF21-FF3A FF41-FF5A 10400-1044F 104B0-104D3 104D8-104FB 10C80-10CB2 10CC0-10CF2 118A0-118DF
 1E900-1E943
 """
+_JAIS2 = (
+    rf"(?:{_CONTRACTIONS})|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|\s*[\r\n]+"
+    + "".join(rf"|\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64, 32, 16, 8, 4))
+    + r"|\s{1,2}(?!\S)|\s"
+)
+_EXAONE_MOE = (
+    rf"(?:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_MARKED = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"
+_YOUTU = rf"{_MARKED}(?:{_CONTRACTIONS})?|\p{{N}}|{_SYMBOLS_SLASH}|{_SPACES}"
+_YOUTU_SCRIPTS = (
+    r"[\uAC00-\uD7A3\u3131-\u318E]+|[\uFF01\u2026\u201C\u201D\u2018\u2019\u2014\uFF1A\uFF1B\uFF0C"
+    r"\u3001-\u303F\uFE30-\uFE4F]+|[\u3105-\u312F]+|[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+"
+)
 _DEEPSEEK_CJK = r"[\u0800-\u9FA5\uAC00-\uD7FF]+"
 
 
@@ -124,19 +139,26 @@ _RULES: dict[str, PreTokenizer] = {
         _RULE_GPT2,
     ),
     **dict.fromkeys(
-        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _RULE_DIGITS
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"), _RULE_DIGITS
     ),
     **dict.fromkeys(
-        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"),
         _RULE_LLAMA_BPE,
     ),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), _RULE_LLAMA3),
-    "glm4": PreTokenizer((_LLAMA3,), ignore_merges=True),
+    **dict.fromkeys(("glm4", "glm5"), PreTokenizer((_LLAMA3,), ignore_merges=True)),
+    "minicpm5": PreTokenizer((r"\p{N}{1,3}", _QWEN2.replace(r"|\p{N}|", r"|\p{N}+|")), ignore_merges=True),
+    "jais-2": PreTokenizer((_JAIS2,)),
+    "laguna": PreTokenizer((r"[^\n]+|\n+", _QWEN2)),
+    "ufakzeka": PreTokenizer((rf"{_WORD}|\p{{N}}|{_SYMBOLS}|{_SPACES}",)),
+    "exaone-moe": PreTokenizer((_EXAONE_MOE,)),
+    "youtu": PreTokenizer((_YOUTU_SCRIPTS, _YOUTU), ignore_merges=True),
+    "superbpe": PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
     **dict.fromkeys(
-        ("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan", "grok-2", "solar-open"), _RULE_QWEN2
+        ("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan", "grok-2", "solar-open", "kormo", "f2llmv2"), _RULE_QWEN2
     ),
     "qwen35": PreTokenizer((_QWEN35,)),
-    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), _RULE_GPT4O),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2", "talkie"), _RULE_GPT4O),
     "tekken": PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True),
     "deepseek-llm": PreTokenizer(
         (
@@ -149,7 +171,7 @@ _RULES: dict[str, PreTokenizer] = {
         )
     ),
     "deepseek-coder": PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_CJK, r"\p{N}")),
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _RULE_DEEPSEEK3),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _RULE_DEEPSEEK3),
     "falcon": PreTokenizer((_FALCON_SYMBOLS, _GPT2, r"[0-9][0-9][0-9]")),
     **dict.fromkeys(("poro-chat", "bloom", "gpt3-finnish"), _RULE_BLOOM),
     "viking": PreTokenizer((*_RULE_BLOOM.patterns, r"\p{N}")),

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.errors import ModelError
@@ -53,6 +53,7 @@ def naive(symbols: str, rank: Callable[[str, str], float | None]) -> list[str]:
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
 
 
+@settings(deadline=None)
 @given(
     st.text("abc", max_size=24), st.dictionaries(st.text("abc", min_size=2, max_size=5), st.integers(0, 6))
 )

@@ -126,6 +126,50 @@ class TestEnvironment:
         assert render("{{ messages[0].content }}", [{"role": "user", "content": content}]) == content
 
 
+WILD_TEMPLATE = """\
+{%- set ns = namespace(tools=false) %}
+{% if tools %}
+    {{- '<tools>' }}
+    {%- for tool in tools %}
+{{ tool | tojson }}
+    {% endfor -%}
+</tools>
+{% endif %}
+{% for message in messages -%}
+    {%- if message.role == 'tool' and not loop.first %}
+[{{ message['content'] | trim }}]
+    {%- elif message.tool_calls is defined -%}
+        {% set ns.tools = true %}
+        {%- for call in message.tool_calls %}
+({{ call.function.name }} {{ call.function.arguments | tojson(indent=2) }})
+        {%- endfor %}
+    {%- else %}
+<{{ message.role }}>{{ message.content }}
+    {% endif %}
+{%- endfor %}
+{{ ns.tools }}{% if add_generation_prompt %}
+
+<assistant>{% endif %}
+"""
+
+
+def test_white_space_and_filters_are_those_of_transformers() -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    tools = [{"type": "function", "function": {"name": "f<b>", "description": 'é & "q"'}}]
+    call = {"function": {"name": "f", "arguments": {"x": 1.5, "s": "a\nb"}}}
+    messages = [
+        {"role": "user", "content": " hi\n"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "content": " 42 "},
+        {"role": "user", "content": "and?"},
+    ]
+    expected = render_jinja_template(
+        [messages], tools=tools, chat_template=WILD_TEMPLATE, add_generation_prompt=True
+    )
+    assert render(WILD_TEMPLATE, messages, tools=tools) == expected[0][0]
+
+
 class TestRefusals:
     def test_j8_the_templates_own_words(self) -> None:
         refusal = "{{ raise_exception('System role not supported') }}"

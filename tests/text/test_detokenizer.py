@@ -1,7 +1,7 @@
 """Streaming text out of bytes: complete characters only, nothing lost, nothing invented."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.text.detokenizer import Detokenizer
@@ -72,11 +72,13 @@ UTF8_SHARDS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(UTF8_SHARDS)
 def test_k2_stream_equals_decoding_the_whole(pieces: list[bytes]) -> None:
     assert "".join(stream(*pieces)) == b"".join(pieces).decode("utf-8", "replace")
 
 
+@settings(deadline=None)
 @given(UTF8_SHARDS)
 def test_k1_no_replacement_while_a_character_may_still_complete(pieces: list[bytes]) -> None:
     """What has left at any time is a beginning of the whole text of any continuation that is valid."""

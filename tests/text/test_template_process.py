@@ -17,7 +17,7 @@ from specdec_cli.text import template_worker
 from specdec_cli.text.template_process import TemplateError, TemplateLimits, TemplateRenderer
 
 # Short, so that the tests are; what matters is that there is an end.
-LIMITS = TemplateLimits(cpu_seconds=0.5, wall_seconds=20.0, memory_bytes=256 << 20, output_chars=100_000)
+LIMITS = TemplateLimits(cpu_seconds=0.5, wall_seconds=30.0, memory_bytes=256 << 20, output_chars=100_000)
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +29,13 @@ def renderer() -> Iterator[TemplateRenderer]:
 
 @pytest.fixture
 def error_of(renderer: TemplateRenderer) -> Callable[..., str]:
-    """The error line of a template, which must come within ten seconds."""
+    """The error line of a template, which must come within a bounded time (a minute on a busy machine)."""
 
     def render(source: str, **variables: Any) -> str:
         began = time.monotonic()
         with pytest.raises(TemplateError) as caught:
             renderer.render(source, variables, LIMITS)
-        assert time.monotonic() - began < 10.0
+        assert time.monotonic() - began < 60.0
         message = str(caught.value)
         assert message.isprintable()
         assert len(message) < 500

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.text.detokenizer import Detokenizer
@@ -50,6 +50,7 @@ def test_a_swallowing_token_made_of_white_space() -> None:
     assert SpecialSplitter([("  ", 1)], frozenset({1})).split("     a") == [1, "a"]
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_byte_level_round_trip(text: str) -> None:
     tokenizer = _tokenizer()
@@ -67,6 +68,7 @@ def _tokenizer(cache: list[Tokenizer] = []) -> Tokenizer:  # noqa: B006 - built 
     return cache[0]
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_streamed_text_equals_decoded_text(text: str) -> None:
     tokenizer = _tokenizer()
