@@ -174,7 +174,19 @@ def _describe_click(error: Any) -> tuple[str, int] | None:
     message = _one_line(error.format_message()).rstrip(".")
     context = getattr(error, "ctx", None)
     hint = f" (see {context.command_path} --help)" if context is not None else ""
-    return message + hint, int(error.exit_code)
+    return message + _variable_of(error) + hint, int(error.exit_code)
+
+
+def _variable_of(error: Any) -> str:
+    """Name the environment variable that a wrong value came from."""
+    param, context = getattr(error, "param", None), getattr(error, "ctx", None)
+    if param is None or context is None:
+        return ""
+    source = context.get_parameter_source(param.name)
+    if source is None or source.name != "ENVIRONMENT":
+        return ""
+    names = [param.envvar] if isinstance(param.envvar, str) else param.envvar or []
+    return "".join(f", from {name}" for name in names if os.environ.get(name))
 
 
 def _one_line(text: str) -> str:

@@ -101,6 +101,14 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], expected:
     assert expected in done.err
 
 
+def test_a_wrong_value_from_the_environment_is_traced_to_it(monkeypatch: pytest.MonkeyPatch, specdec) -> None:
+    monkeypatch.setenv("SPECDEC_TOP_K", "many")
+    done = specdec("run", "hi")
+    assert done.code == 2
+    assert "'--top-k'" in done.err
+    assert "from SPECDEC_TOP_K" in done.err
+
+
 def test_no_arguments_print_the_help(specdec) -> None:
     done = specdec()
     assert done.code == 2
