@@ -79,6 +79,18 @@ _DEEPSEEK3 = (
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
 )
 
+_DEEPSEEK_LLM = (
+    r"[\r\n]",
+    rf"\s?[{_character_class(_DEEPSEEK_LETTERS)}]+",
+    r"\s?[!-/:-~\uFF01-\uFF0F\uFF1A-\uFF5E\u2018-\u201F\u3001\u3002]+",
+    r"\s+\z",
+    _DEEPSEEK_CJK,
+    r"\p{N}+",
+)
+_BLOOM = r" ?[^(\s|.,!?\u2026\u3002\uFF0C\u3001\u0964\u06D4\u060C)]+"
+_BAILING = rf"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|{_WORD}|\p{{N}}|{_SYMBOLS}|\s*[\r\n]|\s+(?!\S)|\s+"
+_SEED_CODER = rf"(?:{_CONTRACTIONS})|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}"
+
 # What Unicode 16 added. The regular expressions of the tokenizers library know these characters; llama.cpp's
 # tables (15.1) do not, so they must count as unassigned.
 _UNICODE_16 = """
@@ -114,74 +126,60 @@ class PreTokenizer:
         return split
 
 
-_FALCON_SYMBOLS = r"[\p{P}$+<=>^~|`]+"
-_DEFAULT = PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"))
-_RULE_GPT2 = PreTokenizer((_GPT2,))
-_RULE_DIGITS = PreTokenizer((r"\p{N}", _GPT2))
-_RULE_LLAMA3 = PreTokenizer((_LLAMA3,))
-_RULE_LLAMA_BPE = PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True)
-_RULE_QWEN2 = PreTokenizer((_QWEN2,))
-_RULE_GPT4O = PreTokenizer((_GPT4O,))
-_RULE_BLOOM = PreTokenizer((r" ?[^(\s|.,!?\u2026\u3002\uFF0C\u3001\u0964\u06D4\u060C)]+",))
-_RULE_DEEPSEEK3 = PreTokenizer((r"\p{N}{1,3}", _CJK, _DEEPSEEK3))
-_RULE_BAILING = PreTokenizer(
-    (
-        rf"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|{_WORD}|\p{{N}}|{_SYMBOLS}"
-        r"|\s*[\r\n]|\s+(?!\S)|\s+",
-    )
-)
-
+# Values of tokenizer.ggml.pre, by rule.
 _RULES: dict[str, PreTokenizer] = {
-    **dict.fromkeys(
-        ("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4", "gigachat",
-         "a.x-4.0", "mellum", "modern-bert", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "jina-v1-en",
-         "jina-v2-code", "roberta-bpe"),
-        _RULE_GPT2,
-    ),
-    **dict.fromkeys(
-        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"), _RULE_DIGITS
-    ),
-    **dict.fromkeys(
-        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"),
-        _RULE_LLAMA_BPE,
-    ),
-    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), _RULE_LLAMA3),
-    **dict.fromkeys(("glm4", "glm5"), PreTokenizer((_LLAMA3,), ignore_merges=True)),
-    "minicpm5": PreTokenizer((r"\p{N}{1,3}", _QWEN2.replace(r"|\p{N}|", r"|\p{N}+|")), ignore_merges=True),
-    "jais-2": PreTokenizer((_JAIS2,)),
-    "laguna": PreTokenizer((r"[^\n]+|\n+", _QWEN2)),
-    "ufakzeka": PreTokenizer((rf"{_WORD}|\p{{N}}|{_SYMBOLS}|{_SPACES}",)),
-    "exaone-moe": PreTokenizer((_EXAONE_MOE,)),
-    "youtu": PreTokenizer((_YOUTU_SCRIPTS, _YOUTU), ignore_merges=True),
-    "superbpe": PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
-    **dict.fromkeys(
-        ("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan", "grok-2", "solar-open", "kormo", "f2llmv2"), _RULE_QWEN2
-    ),
-    "qwen35": PreTokenizer((_QWEN35,)),
-    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2", "talkie"), _RULE_GPT4O),
-    "tekken": PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True),
-    "deepseek-llm": PreTokenizer(
+    name: rule
+    for names, rule in (
         (
-            r"[\r\n]",
-            rf"\s?[{_character_class(_DEEPSEEK_LETTERS)}]+",
-            r"\s?[!-/:-~\uFF01-\uFF0F\uFF1A-\uFF5E\u2018-\u201F\u3001\u3002]+",
-            r"\s+\z",
-            _DEEPSEEK_CJK,
-            r"\p{N}+",
-        )
-    ),
-    "deepseek-coder": PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_CJK, r"\p{N}")),
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _RULE_DEEPSEEK3),
-    "falcon": PreTokenizer((_FALCON_SYMBOLS, _GPT2, r"[0-9][0-9][0-9]")),
-    **dict.fromkeys(("poro-chat", "bloom", "gpt3-finnish"), _RULE_BLOOM),
-    "viking": PreTokenizer((*_RULE_BLOOM.patterns, r"\p{N}")),
-    **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _RULE_BAILING),
-    "seed-coder": PreTokenizer(
-        (rf"(?:{_CONTRACTIONS})|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",)
-    ),
-    "default": _DEFAULT,
-    "": _DEFAULT,
-}  # fmt: skip
+            "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat a.x-4.0 mellum modern-bert "
+            "jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe",
+            PreTokenizer((_GPT2,)),
+        ),
+        (
+            "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2",
+            PreTokenizer((r"\p{N}", _GPT2)),
+        ),
+        (
+            "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
+            PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True),
+        ),
+        ("dbrx smaug-bpe chatglm-bpe", PreTokenizer((_LLAMA3,))),
+        ("glm4 glm5", PreTokenizer((_LLAMA3,), ignore_merges=True)),
+        (
+            "qwen2 deepseek-r1-qwen stablelm2 megrez hunyuan grok-2 solar-open kormo f2llmv2",
+            PreTokenizer((_QWEN2,)),
+        ),
+        ("qwen35", PreTokenizer((_QWEN35,))),
+        (
+            "minicpm5",
+            PreTokenizer((r"\p{N}{1,3}", _QWEN2.replace(r"|\p{N}|", r"|\p{N}+|")), ignore_merges=True),
+        ),
+        ("laguna", PreTokenizer((r"[^\n]+|\n+", _QWEN2))),
+        ("ufakzeka", PreTokenizer((rf"{_WORD}|\p{{N}}|{_SYMBOLS}|{_SPACES}",))),
+        ("jais-2", PreTokenizer((_JAIS2,))),
+        ("exaone-moe", PreTokenizer((_EXAONE_MOE,))),
+        ("youtu", PreTokenizer((_YOUTU_SCRIPTS, _YOUTU), ignore_merges=True)),
+        ("superbpe", PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))"))),
+        ("gpt-4o llama4 kanana2 minimax-m2 talkie", PreTokenizer((_GPT4O,))),
+        ("tekken", PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True)),
+        ("deepseek-llm", PreTokenizer(_DEEPSEEK_LLM)),
+        (
+            "deepseek-coder",
+            PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_CJK, r"\p{N}")),
+        ),
+        (
+            "deepseek-v3 hunyuan-dense joyai-llm hy_v4",
+            PreTokenizer((r"\p{N}{1,3}", _CJK, _DEEPSEEK3)),
+        ),
+        ("falcon", PreTokenizer((r"[\p{P}$+<=>^~|`]+", _GPT2, r"[0-9][0-9][0-9]"))),
+        ("poro-chat bloom gpt3-finnish", PreTokenizer((_BLOOM,))),
+        ("viking", PreTokenizer((_BLOOM, r"\p{N}"))),
+        ("bailingmoe bailingmoe2 llada-moe", PreTokenizer((_BAILING,))),
+        ("seed-coder", PreTokenizer((_SEED_CODER,))),
+        ("default", PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"))),
+    )
+    for name in names.split()
+}
 
 
 def find_pretokenizer(name: str) -> PreTokenizer:
@@ -190,6 +188,6 @@ def find_pretokenizer(name: str) -> PreTokenizer:
     Raises ModelError for a name whose rule is not known: another rule would give fluent nonsense.
     """
     try:
-        return _RULES[name]
+        return _RULES[name or "default"]
     except KeyError:
         raise ModelError(f"pre-tokenizer {name!r} (tokenizer.ggml.pre) is not supported") from None
