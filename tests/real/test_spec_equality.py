@@ -1,6 +1,5 @@
 """Promise 1 on real models: the same ids with a draft model, with lookups and without both (A2, A7)."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from specdec_cli.decoding.drafters.draft_model import DraftModelDrafter
 from specdec_cli.decoding.drafters.ngram import NgramDrafter
 from specdec_cli.decoding.policy import FixedDraftLength
 from specdec_cli.engine import Engine, FinishEvent, GenerationRequest
-from specdec_cli.loader import LoadOptions, load_model
+from specdec_cli.loader import LoadOptions, choose_executor, load_model
 from specdec_cli.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.real
@@ -23,9 +22,9 @@ N_TOKENS = 64
 @pytest.fixture(scope="module", params=["torch", "native"])
 def load(request, model_path):
     """Load a model of the pair on one executor, each file once."""
-    module = {"torch": "torch", "native": "specdec_cli.runtime.native_ops"}[request.param]
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"the {request.param} executor is not installed")
+    notices = []
+    if choose_executor(request.param, notices.append) != request.param:
+        pytest.skip(notices[0])
     loaded = {}
 
     def get(alias):
