@@ -90,6 +90,7 @@ class Engine:
         self._kept: dict[Hashable, _Kept] = {}  # by session, the oldest first
         self._mailboxes: dict[int, deque[Event]] = {}  # events of the sequences that `generate` drives
         self._unclaimed: list[Event] = []
+        self.observers: list[Callable[[RoundReport], None]] = []  # told of every finished pass
 
     @property
     def busy(self) -> bool:
@@ -219,7 +220,10 @@ class Engine:
                 outcomes.append(sequence.count(proposal, turn, forward_ms / len(speaking)))
         total_ms = 1000 * (perf_counter() - started)
         num_rows = sum(turn.num_rows for turn in turns)
-        self._policy.observe(RoundReport(num_rows, prompt_rows, forward_ms, total_ms, outcomes))
+        report = RoundReport(num_rows, prompt_rows, forward_ms, total_ms, outcomes)
+        self._policy.observe(report)
+        for observer in self.observers:
+            observer(report)
 
     def _share_rows(self) -> list[tuple[ActiveSequence, int]]:
         """How many pending tokens each sequence computes in this pass: all, or a piece of a long prompt."""
