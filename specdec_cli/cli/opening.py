@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,18 @@ if TYPE_CHECKING:
     from specdec_cli.registry import Catalog, ResolvedModel
 
 
-def open_session(model: ModelOptions, spec: SpecOptions, settings: Settings, reporter: Reporter) -> Session:
+def open_session(
+    model: ModelOptions,
+    spec: SpecOptions,
+    settings: Settings,
+    reporter: Reporter,
+    *,
+    models: "LoadedModels | None" = None,
+) -> Session:
     """Find, fetch, load and pair models as the options say.
 
     A draft model that the user named must fit; the target's usual pair is left out with a notice when it does
-    not.
+    not. Sessions that share `models` load each file once.
     """
     from specdec_cli.cli.encoder import TemplateEncoder
     from specdec_cli.engine import Engine
@@ -32,7 +39,7 @@ def open_session(model: ModelOptions, spec: SpecOptions, settings: Settings, rep
     catalog = load_catalog()
     found = _resolve(model.model or catalog.default, catalog)
     draft_found, named = _find_draft(spec, settings, found, catalog)
-    loading = _Loading(model, reporter)
+    loading = LoadedModels(model, reporter) if models is None else models
     target = loading.load(found.path, n_ctx=_context_of(model, found.path))
     encoder = TemplateEncoder.of(target.metadata, target.tokenizer, settings.template)
     drafters, draft = _make_drafters(settings, target, draft_found, loading, named=named)
@@ -43,7 +50,7 @@ def open_session(model: ModelOptions, spec: SpecOptions, settings: Settings, rep
         policy=settings.policy,
         on_notice=reporter.notice,
     )
-    models = {
+    described = {
         "model": str(found.path),
         "model_alias": found.alias,
         "model_fingerprint": target.fingerprint,
@@ -58,7 +65,7 @@ def open_session(model: ModelOptions, spec: SpecOptions, settings: Settings, rep
         settings=settings,
         n_ctx=target.model.n_ctx,
         drafters=tuple(drafter.name for drafter in drafters),
-        models=models,
+        models=described,
     )
 
 
@@ -91,13 +98,20 @@ def _find_draft(
 
 
 @dataclass(slots=True)
-class _Loading:
-    """Loads models and tells how it goes."""
+class LoadedModels:
+    """Loads models, each once, and tells how it goes."""
 
     options: ModelOptions
     reporter: Reporter
+    _loaded: dict[tuple[Path, int | None], "LoadedModel"] = field(default_factory=dict)
 
     def load(self, path: Path, *, n_ctx: int | None) -> "LoadedModel":
+        """Load a model with room for `n_ctx` tokens, unless that was done before."""
+        if (path, n_ctx) not in self._loaded:
+            self._loaded[path, n_ctx] = self._load(path, n_ctx)
+        return self._loaded[path, n_ctx]
+
+    def _load(self, path: Path, n_ctx: int | None) -> "LoadedModel":
         from specdec_cli.loader import LoadOptions, load_model
 
         started = perf_counter()
@@ -123,7 +137,7 @@ class _Loading:
 
 
 def _make_drafters(
-    settings: Settings, target: "LoadedModel", draft_path: Path | None, loading: _Loading, *, named: bool
+    settings: Settings, target: "LoadedModel", draft_path: Path | None, loading: LoadedModels, *, named: bool
 ) -> tuple[list["Drafter"], "LoadedModel | None"]:
     """Drafters in order of preference, and the draft model that one of them uses."""
     from specdec_cli.decoding.drafters.draft_model import DraftModelDrafter
