@@ -1,6 +1,7 @@
 """What the machine offers to an executor: cores, memory, and the devices that a name can mean."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_cli.errors import UsageError
@@ -15,12 +16,29 @@ def check_device(name: str) -> str:
     return name
 
 
+@dataclass(frozen=True, slots=True)
+class CoreLimits:
+    """What bounds the number of threads."""
+
+    affinity: int  # logical CPUs that this process may run on
+    cores: int  # physical cores behind them
+    cgroup: int | None  # whole CPUs that the cgroup grants; None: no limit
+
+    @property
+    def usable(self) -> int:
+        """Physical cores within all limits, at least 1."""
+        return max(1, self.cores if self.cgroup is None else min(self.cores, self.cgroup))
+
+
+def core_limits() -> CoreLimits:
+    """Read the affinity mask, the topology and the cgroup's limit."""
+    cpus = _affinity()
+    return CoreLimits(len(cpus), len({_core_of(cpu) for cpu in cpus}), _cgroup_cpus())
+
+
 def usable_cores() -> int:
     """Physical cores within the process's affinity mask and cgroup limit, at least 1."""
-    cpus = _affinity()
-    cores = {_core_of(cpu) for cpu in cpus}
-    limit = _cgroup_cpus()
-    return max(1, min(len(cores), limit) if limit is not None else len(cores))
+    return core_limits().usable
 
 
 def available_memory() -> int | None:
