@@ -329,7 +329,7 @@ void bind_executor(nb::module_& m) {
         .def_prop_ro("weight_bytes", [](GuardedExecutor& s) { return s.with([](Executor& e) { return e.program().weight_bytes(); }); })
         .def_prop_ro("threads", [](GuardedExecutor& s) { return s.with([](Executor& e) { return e.threads(); }); })
         .def_prop_ro("isa", [](GuardedExecutor& s) { return s.with([](Executor& e) { return std::string(isa_name(e.isa())); }); });
-    m.def("request_cancel", [] { ThreadPool::shared().request_cancel(); },
+    m.def("request_cancel", [] { ThreadPool::request_cancel(); },
           "Stop the native computation in progress, if any; its caller gets CancelledError.");
     m.def("kv_page_bytes", [](const std::vector<std::pair<int64_t, int64_t>>& layers, const std::string& k_type,
                               const std::string& v_type) {

@@ -9,15 +9,33 @@
 namespace specdec {
 namespace {
 
-// Pieces that threads claim one by one, so that a slow thread holds nobody up and a cancellation is seen soon.
-constexpr int64_t kPackPanels = 64;
-constexpr int64_t kDynamicRows = 32;      // from this many rows on, panels are claimed in pieces
-constexpr int64_t kPiecesPerThread = 8;
+constexpr int64_t kPackPanels = 64;             // per item of repacking
+constexpr int64_t kManyRows = 32;               // from here on an item takes long: cut finer
+constexpr int64_t kItemsPerThread = 8;          // then
+constexpr int64_t kItemBytes = int64_t{96} << 10;  // of weights, below: what is worth a claim
+constexpr int64_t kMaxSmallItems = 4;           // per thread, below
 
-void range_of(int64_t n, int threads, int thread, int64_t* begin, int64_t* end) {
-    *begin = n * thread / threads;
-    *end = n * (thread + 1) / threads;
-}
+// Repacks the panels of one matrix.
+class PackJob final : public Job {
+ public:
+    PackJob(const PackedMatrix& matrix, const uint8_t* source, uint8_t* destination)
+        : matrix_(matrix), source_(source), destination_(destination) {}
+    uint32_t num_steps() const override { return 1; }
+    uint32_t items(uint32_t) const override {
+        return static_cast<uint32_t>(std::min<int64_t>(ThreadPool::kMaxItems, (panels() + kPackPanels - 1) / kPackPanels));
+    }
+    void execute(uint32_t, uint32_t item, int) override {
+        const int64_t n = items(0);
+        pack(matrix_.type, source_, matrix_.n, matrix_.k, panels() * item / n, panels() * (item + 1) / n, destination_);
+    }
+    bool long_items() const override { return true; }
+
+ private:
+    int64_t panels() const { return num_panels(matrix_.n); }
+    const PackedMatrix& matrix_;
+    const uint8_t* source_;
+    uint8_t* destination_;
+};
 
 }  // namespace
 
@@ -32,10 +50,24 @@ Executor::Executor(std::unique_ptr<Program> program, KvTypes types, int64_t n_ct
     if (!program_->finished) throw std::invalid_argument("the program is not finished");
     if (threads < 1 || threads > ThreadPool::kMaxThreads) throw std::invalid_argument("threads out of range");
     int64_t max_head_dim = 32, max_queries = kMaxBlockQueries;
-    for (const Step& step : program_->steps) {
+    for (size_t i = 0; i < program_->steps.size(); ++i) {
+        const Step& step = program_->steps[i];
         step_shape_.push_back(-1);
+        step_items_.push_back(1);
+        if (std::holds_alternative<RowStep>(step)) phases_.push_back({WorkKind::rows, i});
+        if (const auto* linear = std::get_if<LinearStep>(&step)) {
+            phases_.push_back({WorkKind::linear, i});
+            int64_t bytes = 0;
+            for (const LinearPart& part : linear->parts) {
+                const PackedMatrix& w = program_->matrices[part.matrix];
+                bytes += static_cast<int64_t>(packed_size(w.type, w.n, w.k));
+            }
+            step_items_.back() = threads * std::clamp<int64_t>(bytes / (threads * kItemBytes), 1, kMaxSmallItems);
+        }
         const auto* attention = std::get_if<AttentionStep>(&step);
         if (attention == nullptr) continue;
+        phases_.push_back({WorkKind::heads, i});
+        phases_.push_back({WorkKind::attention, i});
         const AttentionShape shape{attention->n_head / attention->n_head_kv, attention->n_head_kv,
                                    attention->padded(), attention->window};
         const auto it = std::find(shapes_.begin(), shapes_.end(), shape);
@@ -44,6 +76,7 @@ Executor::Executor(std::unique_ptr<Program> program, KvTypes types, int64_t n_ct
         max_head_dim = std::max<int64_t>(max_head_dim, shape.head_dim);
         max_queries = std::max(max_queries, shape.heads_per_kv);
     }
+    phases_.push_back({WorkKind::scan, 0});
     ropes_.resize(program_->ropes.size());
     buffers_.resize(program_->buffers.size());
     base_.resize(program_->buffers.size());
@@ -78,15 +111,8 @@ bool Executor::pack(int index, const uint8_t* source, size_t bytes, PollHook hoo
     if (bytes != expected)
         throw std::invalid_argument("matrix data has " + std::to_string(bytes) + " bytes, expected " +
                                     std::to_string(expected));
-    const int64_t panels = num_panels(w.n);
-    uint8_t* destination = program_->packed(index);
-    return ThreadPool::shared().run(
-        threads_,
-        [&](Team& team, int thread) {
-            for (int64_t begin; !team.cancelled() && (begin = team.claim() * kPackPanels) < panels; team.poll(thread))
-                specdec::pack(w.type, source, w.n, w.k, begin, std::min(panels, begin + kPackPanels), destination);
-        },
-        hook, hook_argument);
+    PackJob job(w, source, program_->packed(index));
+    return ThreadPool::shared(threads_).run(job, hook, hook_argument);
 }
 
 void Executor::RopeTable::extend(const RopeSpec& spec, int64_t count) {
@@ -118,6 +144,23 @@ Activations Executor::activations(int buffer, int64_t k, Domain domain) const {
     return {base_[buffer], static_cast<size_t>(program_->buffers[buffer].width), rows_of(domain), k, workspace_.data()};
 }
 
+class Executor::Pass final : public Job {
+ public:
+    explicit Pass(Executor& executor) : executor_(executor) {}
+    uint32_t num_steps() const override { return static_cast<uint32_t>(executor_.phases_.size()); }
+    uint32_t items(uint32_t step) const override { return executor_.num_items(executor_.phases_[step]); }
+    void execute(uint32_t step, uint32_t item, int thread) override {
+        const Phase& phase = executor_.phases_[step];
+        const int64_t units = executor_.num_units(phase), n = executor_.num_items(phase);
+        executor_.execute(phase, units * item / n, units * (item + 1) / n, thread);
+    }
+    void finished(uint32_t step) override { executor_.finished(executor_.phases_[step]); }
+    bool long_items() const override { return executor_.rows_of(Domain::rows) >= kManyRows; }
+
+ private:
+    Executor& executor_;
+};
+
 bool Executor::run_pass(PollHook hook, void* hook_argument) {
     divisions_.clear();
     int64_t states = 0;
@@ -134,19 +177,16 @@ bool Executor::run_pass(PollHook hook, void* hook_argument) {
     }
     for (size_t i = 0; i < num_unfinished_; ++i) unfinished_[i].store(0, std::memory_order_relaxed);
     for (size_t i = 0; i < ropes_.size(); ++i) ropes_[i].extend(program_->ropes[i], batch_.max_position + 1);
-    return ThreadPool::shared().run(
-        threads_, [this](Team& team, int thread) { participate(team, thread); }, hook, hook_argument);
+    if (profiling_) phase_started_ = std::chrono::steady_clock::now();
+    Pass pass(*this);
+    return ThreadPool::shared(threads_).run(pass, hook, hook_argument);
 }
 
-// The barrier after a step. Returns false when the pass was cancelled.
-bool Executor::end_step(WorkKind kind, Team& team, int thread) {
-    const bool go_on = team.sync();
-    if (profiling_ && thread == 0) {
-        const auto now = std::chrono::steady_clock::now();
-        profile_[static_cast<size_t>(kind)] += std::chrono::duration<double>(now - step_started_).count();
-        step_started_ = now;
-    }
-    return go_on;
+void Executor::finished(const Phase& phase) {
+    if (!profiling_) return;
+    const auto now = std::chrono::steady_clock::now();
+    profile_[static_cast<size_t>(phase.kind)] += std::chrono::duration<double>(now - phase_started_).count();
+    phase_started_ = now;
 }
 
 std::array<double, kNumWorkKinds> Executor::take_profile() {
@@ -154,35 +194,51 @@ std::array<double, kNumWorkKinds> Executor::take_profile() {
     return std::exchange(profile_, {});
 }
 
-void Executor::participate(Team& team, int thread) {
-    if (profiling_ && thread == 0) step_started_ = std::chrono::steady_clock::now();
-    for (size_t i = 0; i < program_->steps.size(); ++i) {
-        const Step& step = program_->steps[i];
-        if (const auto* row_step = std::get_if<RowStep>(&step)) {
-            if (rows_of(row_step->domain) == 0) continue;
-            run(*row_step, team, thread);
-            if (!end_step(WorkKind::rows, team, thread)) return;
-        } else if (const auto* linear = std::get_if<LinearStep>(&step)) {
-            if (rows_of(linear->domain) == 0) continue;
-            run(*linear, team, thread);
-            if (!end_step(WorkKind::linear, team, thread)) return;
-        } else {
-            const auto& attention = std::get<AttentionStep>(step);
-            prepare_heads(attention, team, thread);
-            team.poll(thread);
-            if (!end_step(WorkKind::heads, team, thread)) return;
-            attend(attention, divisions_[step_shape_[i]], team, thread);
-            if (!end_step(WorkKind::attention, team, thread)) return;
+int64_t Executor::num_units(const Phase& phase) const {
+    if (phase.kind == WorkKind::scan) return rows_of(Domain::outputs);
+    const Step& step = program_->steps[phase.step];
+    switch (phase.kind) {
+        case WorkKind::rows: return rows_of(std::get<RowStep>(step).domain);
+        case WorkKind::linear: {
+            const auto& linear = std::get<LinearStep>(step);
+            return rows_of(linear.domain) == 0 ? 0 : total_panels(linear);
         }
+        case WorkKind::heads: return rows_of(Domain::rows) * std::get<AttentionStep>(step).n_head_kv;
+        default: return divisions_[step_shape_[phase.step]].num_items;
     }
-    scan_outputs(team, thread);
-    end_step(WorkKind::scan, team, thread);
 }
 
-void Executor::run(const RowStep& step, Team& team, int thread) {
-    int64_t begin, end;
-    range_of(rows_of(step.domain), team.size(), thread, &begin, &end);
-    for (int64_t r = begin; r < end && !team.cancelled(); ++r) run_row(step, r);
+uint32_t Executor::num_items(const Phase& phase) const {
+    const int64_t units = num_units(phase);
+    int64_t items = kItemsPerThread * threads_;
+    if (phase.kind == WorkKind::attention) {
+        items = units;
+    } else if (phase.kind == WorkKind::linear && rows_of(std::get<LinearStep>(program_->steps[phase.step]).domain) < kManyRows) {
+        items = step_items_[phase.step];
+    }
+    return static_cast<uint32_t>(std::min({units, items, int64_t{ThreadPool::kMaxItems}}));
+}
+
+void Executor::execute(const Phase& phase, int64_t begin, int64_t end, int thread) {
+    if (phase.kind == WorkKind::scan) {
+        for (int64_t i = begin; i < end; ++i) scan_output(i, thread);
+        return;
+    }
+    const Step& step = program_->steps[phase.step];
+    if (phase.kind == WorkKind::rows) {
+        for (int64_t i = begin; i < end; ++i) run_row(std::get<RowStep>(step), i);
+    } else if (phase.kind == WorkKind::linear) {
+        run(std::get<LinearStep>(step), begin, end);
+    } else {
+        const auto& attention = std::get<AttentionStep>(step);
+        for (int64_t i = begin; i < end; ++i) {
+            if (phase.kind == WorkKind::heads) {
+                prepare_head(attention, i / attention.n_head_kv, i % attention.n_head_kv);
+            } else {
+                attend(attention, divisions_[step_shape_[phase.step]], i, thread);
+            }
+        }
+    }
 }
 
 void Executor::run_row(const RowStep& step, int64_t r) {
@@ -229,41 +285,30 @@ void Executor::run_gated_panels(const LinearStep& step, int64_t begin, int64_t e
                            row(step.gated_out, r) + first, last - first);
 }
 
-void Executor::run(const LinearStep& step, Team& team, int thread) {
-    // The panels of all matrices in a row; of a gated pair, those of one.
-    const bool gated = step.gated_out >= 0;
-    const size_t parts = gated ? 1 : step.parts.size();
+// The panels of all matrices of a step, one after the other; of a gated pair, those of one.
+int64_t Executor::total_panels(const LinearStep& step) const {
+    const size_t parts = step.gated_out >= 0 ? 1 : step.parts.size();
     int64_t total = 0;
     for (size_t i = 0; i < parts; ++i) total += num_panels(program_->matrices[step.parts[i].matrix].n);
-    const auto work = [&](int64_t begin, int64_t end) {
-        if (gated) return run_gated_panels(step, begin, end);
-        for (size_t i = 0; i < parts && end > 0; ++i) {
-            const int64_t panels = num_panels(program_->matrices[step.parts[i].matrix].n);
-            run_panels(step, step.parts[i], std::max<int64_t>(begin, 0), std::min(end, panels));
-            begin -= panels;
-            end -= panels;
-        }
-    };
-    if (rows_of(step.domain) < kDynamicRows) {
-        int64_t begin, end;
-        range_of(total, team.size(), thread, &begin, &end);
-        return work(begin, end);
-    }
-    const int64_t piece = std::max<int64_t>(1, total / (kPiecesPerThread * team.size()));
-    for (int64_t begin; !team.cancelled() && (begin = team.claim() * piece) < total; team.poll(thread))
-        work(begin, std::min(total, begin + piece));
+    return total;
 }
 
-void Executor::scan_outputs(Team& team, int thread) {
+void Executor::run(const LinearStep& step, int64_t begin, int64_t end) {
+    if (step.gated_out >= 0) return run_gated_panels(step, begin, end);
+    for (const LinearPart& part : step.parts) {
+        const int64_t panels = num_panels(program_->matrices[part.matrix].n);
+        run_panels(step, part, std::max<int64_t>(begin, 0), std::min(end, panels));
+        begin -= panels;
+        end -= panels;
+    }
+}
+
+void Executor::scan_output(int64_t r, int thread) {
     const int64_t n = n_vocab(), blocks = (n + kScanBlock - 1) / kScanBlock;
     float* maxima = maxima_.data() + thread * blocks;
-    int64_t begin, end;
-    range_of(rows_of(Domain::outputs), team.size(), thread, &begin, &end);
-    for (int64_t r = begin; r < end; ++r) {
-        const float* logits = row(program_->result, r);
-        const bool finite = row_kernels_.scan_blocks(logits, n, maxima);
-        argmax_[output_offset_ + r] = finite ? argmax_from_blocks(logits, n, maxima) : -1;
-    }
+    const float* logits = row(program_->result, r);
+    const bool finite = row_kernels_.scan_blocks(logits, n, maxima);
+    argmax_[output_offset_ + r] = finite ? argmax_from_blocks(logits, n, maxima) : -1;
 }
 
 }  // namespace specdec

@@ -53,7 +53,7 @@ class Executor {
     const std::vector<int64_t>& argmax() const { return argmax_; }
     // Bytes of activations and scratch memory held now.
     size_t work_bytes() const;
-    // Seconds by kind of work since the last call, waiting at barriers included; the first call switches it on.
+    // Seconds by kind of work since the last call, waiting for threads included; the first call switches it on.
     std::array<double, kNumWorkKinds> take_profile();
 
  private:
@@ -85,20 +85,28 @@ class Executor {
     Batch make_batch(const ForwardRows& rows, int64_t begin, int64_t end) const;
     void reserve(int64_t rows, int64_t outputs);
     bool run_pass(PollHook hook, void* hook_argument);
-    void participate(Team& team, int thread);
-    bool end_step(WorkKind kind, Team& team, int thread);
 
-    void run(const RowStep& step, Team& team, int thread);
+    // A pass is a job of phases; the items of a phase are ranges of its units.
+    class Pass;
+    struct Phase {
+        WorkKind kind;
+        size_t step;  // index into Program::steps
+    };
+    uint32_t num_items(const Phase& phase) const;
+    int64_t num_units(const Phase& phase) const;
+    void execute(const Phase& phase, int64_t begin, int64_t end, int thread);
+    void finished(const Phase& phase);
+
     void run_row(const RowStep& step, int64_t row);
-    void run(const LinearStep& step, Team& team, int thread);
+    int64_t total_panels(const LinearStep& step) const;
+    void run(const LinearStep& step, int64_t begin, int64_t end);
     void run_panels(const LinearStep& step, const LinearPart& part, int64_t begin, int64_t end);
     void run_gated_panels(const LinearStep& step, int64_t begin, int64_t end);
-    void scan_outputs(Team& team, int thread);
+    void scan_output(int64_t row, int thread);
 
-    // Attention: rotate and store (a barrier follows), then attend.
-    void prepare_heads(const AttentionStep& step, Team& team, int thread);
+    // Attention: heads are rotated and stored in one phase, and attend in the next.
     void prepare_head(const AttentionStep& step, int64_t row, int64_t head);
-    void attend(const AttentionStep& step, const Division& division, Team& team, int thread);
+    void attend(const AttentionStep& step, const Division& division, int64_t number, int thread);
     void attend_item(const AttentionItem& item, int thread);
     void attend_groups(const AttentionItem& item, int64_t first_group, int64_t end_group, float* state, int thread);
     void attend_tree_chunk(const AttentionItem& item, int64_t chunk, float* state, int thread);
@@ -121,6 +129,8 @@ class Executor {
 
     std::vector<AttentionShape> shapes_;
     std::vector<int> step_shape_;  // by step; -1 for steps that are not attention
+    std::vector<int64_t> step_items_;  // by step: items of a linear step with few rows
+    std::vector<Phase> phases_;
     std::vector<RopeTable> ropes_;
 
     std::vector<Buffer> buffers_;
@@ -140,7 +150,7 @@ class Executor {
     int64_t output_offset_ = 0;
 
     bool profiling_ = false;
-    std::chrono::steady_clock::time_point step_started_;
+    std::chrono::steady_clock::time_point phase_started_;
     std::array<double, kNumWorkKinds> profile_{};
 };
 

@@ -38,28 +38,20 @@ void Executor::prepare_head(const AttentionStep& step, int64_t r, int64_t head) 
     attention_kernels_.store_v(types.v, padded_head, padded, layout.v(page, step.layer, head), slot);
 }
 
-void Executor::prepare_heads(const AttentionStep& step, Team& team, int thread) {
-    const int64_t units = rows_of(Domain::rows) * step.n_head_kv;
-    const int64_t begin = units * thread / team.size(), end = units * (thread + 1) / team.size();
-    for (int64_t unit = begin; unit < end; ++unit) prepare_head(step, unit / step.n_head_kv, unit % step.n_head_kv);
-}
-
-void Executor::attend(const AttentionStep& step, const Division& division, Team& team, int thread) {
-    for (int64_t number; !team.cancelled() && (number = team.claim()) < division.num_items;) {
-        // The blocks are few and in order.
-        const auto after = std::upper_bound(division.blocks.begin(), division.blocks.end(), number,
-                                            [](int64_t n, const Block& b) { return n < b.item_begin; });
-        const Block& block = *(after - 1);
-        const int64_t groups = block.end_group - block.first_group, local = number - block.item_begin;
-        AttentionItem item{&step, &division, &block, local, block.first_group, block.end_group, 0};
-        item.queries = (block.end - block.begin) * (step.n_head / step.n_head_kv);
-        if (division.split) {
-            item.head = local / groups;
-            item.first_group = block.first_group + local % groups;
-            item.end_group = item.first_group + 1;
-        }
-        attend_item(item, thread);
+void Executor::attend(const AttentionStep& step, const Division& division, int64_t number, int thread) {
+    // The blocks are few and in order.
+    const auto after = std::upper_bound(division.blocks.begin(), division.blocks.end(), number,
+                                        [](int64_t n, const Block& b) { return n < b.item_begin; });
+    const Block& block = *(after - 1);
+    const int64_t groups = block.end_group - block.first_group, local = number - block.item_begin;
+    AttentionItem item{&step, &division, &block, local, block.first_group, block.end_group, 0};
+    item.queries = (block.end - block.begin) * (step.n_head / step.n_head_kv);
+    if (division.split) {
+        item.head = local / groups;
+        item.first_group = block.first_group + local % groups;
+        item.end_group = item.first_group + 1;
     }
+    attend_item(item, thread);
 }
 
 void Executor::attend_item(const AttentionItem& item, int thread) {

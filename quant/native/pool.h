@@ -1,72 +1,52 @@
-// Threads of the native engine: one pool per process, spin barriers inside a run, sleep when idle.
+// Threads of the native engine. A job is a sequence of steps, each of a number of items that may run in any order on
+// any thread; a step begins when all items of the one before are done.
+//
+// Threads claim items one by one, and what ends a step is its last item, not the arrival of every thread. So a thread
+// that the system has put aside holds nobody up unless it is in the middle of an item. Threads spin between items and
+// for a short while after a job, then they sleep.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 namespace specdec {
 
-// Called by thread 0 between pieces of work; returns true when the run should stop (a signal arrived).
-using PollHook = bool (*)(void*);
-
-// What the participants of one run share. A phase is the work between two `sync` calls.
-class Team {
+class Job {
  public:
-    int size() const { return size_; }
-
-    // Barrier. Returns false, to every participant alike, once the run was cancelled; they must all return then.
-    bool sync();
-
-    // Next unclaimed index of the current phase, counting from 0; `sync` starts over.
-    int64_t claim() { return next_.fetch_add(1, std::memory_order_relaxed); }
-
-    // True once somebody asked to stop: skip work, but still go to the next `sync`. Results are void then.
-    bool cancelled() const { return cancel_.load(std::memory_order_relaxed); }
-    void cancel() { cancel_.store(true, std::memory_order_relaxed); }
-
-    // Lets thread 0 look for signals every few milliseconds; cheap enough for every piece of work.
-    void poll(int thread) {
-        if (thread == 0 && hook_ != nullptr) poll_hook();
-    }
-
- private:
-    friend class ThreadPool;
-    void reset(int size, PollHook hook, void* hook_argument);
-    void poll_hook();
-
-    int size_ = 1;
-    PollHook hook_ = nullptr;
-    void* hook_argument_ = nullptr;
-    int64_t next_poll_ns_ = 0;
-    alignas(64) std::atomic<uint32_t> arrived_{0};
-    alignas(64) std::atomic<uint32_t> generation_{0};
-    bool stopped_ = false;  // written by the last to arrive, before it advances the generation
-    alignas(64) std::atomic<int64_t> next_{0};
-    alignas(64) std::atomic<bool> cancel_{false};
+    virtual ~Job() = default;
+    virtual uint32_t num_steps() const = 0;
+    virtual uint32_t items(uint32_t step) const = 0;  // at most ThreadPool::kMaxItems; 0 skips the step
+    virtual void execute(uint32_t step, uint32_t item, int thread) = 0;  // must not throw
+    virtual void finished(uint32_t) {}                // after the step's last item, before the next step
+    virtual bool long_items() const { return false; }  // items take so long that signals are looked for after each
 };
+
+// Called by the calling thread between items; returns true when the job should stop (a signal arrived).
+using PollHook = bool (*)(void*);
 
 class ThreadPool {
  public:
-    using Task = std::function<void(Team&, int thread)>;
     static constexpr int kMaxThreads = 512;
+    static constexpr uint32_t kMaxItems = 60000;
 
-    // The pool that every model of this process uses. It outlives everything and survives fork.
-    static ThreadPool& shared();
+    // The pool of this process that has `threads` threads, the caller's included; made when first asked for. It
+    // outlives everything and survives fork. Throws std::invalid_argument.
+    static ThreadPool& shared(int threads);
 
-    // Runs `task` on `threads` participants, the caller being thread 0; serialised. Tasks must not throw.
-    // Returns false when the run was cancelled, by `request_cancel` or because `hook` returned true.
-    bool run(int threads, const Task& task, PollHook hook = nullptr, void* hook_argument = nullptr);
+    // Runs a job, the caller being thread 0; one at a time, others wait. Returns false when it was cancelled, by
+    // request_cancel or because `hook` returned true; then some items were left out.
+    bool run(Job& job, PollHook hook = nullptr, void* hook_argument = nullptr);
 
-    // Stops the run in progress, if any; callable from every thread and from a signal handler.
-    void request_cancel();
+    // Stops the jobs in progress in all pools.
+    static void request_cancel();
 
  private:
     struct State;
-    ThreadPool();
-    State* current_state();
+    explicit ThreadPool(int threads);
+    State& current_state();
 
+    const int threads_;
     std::atomic<State*> state_;
 };
 
