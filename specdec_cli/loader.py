@@ -1,5 +1,6 @@
 """From a model file to something that can generate: file, configuration, plan, executor, tokenizer."""
 
+import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .text.tokenizer import Tokenizer
 
 ExecutorName = Literal["native", "torch"]
-Progress = Callable[[int, int], None] | None  # (done, total) in units of the executor
+Progress = Callable[[int, int], None] | None  # (done, total) in bytes of weights
 DEFAULT_CONTEXT = 4096
 
 
@@ -32,7 +33,8 @@ class LoadOptions:
     executor: ExecutorName = "native"
     n_ctx: int | None = None  # default: 4096 or the model's, whichever is smaller
     threads: int | None = None  # default: the physical cores allowed
-    kv_type: str | None = None  # default: f16 on native, f32 (the only one) on torch
+    kv_type: str | tuple[str, str] | None = None  # (keys, values) may differ; native: f16, torch: f32 only
+    isa: str | None = None  # native: kernels to use, default the best that this CPU has
     memory_budget: int | None = None  # torch: bytes of dequantized weights to keep in memory
 
 
@@ -57,7 +59,7 @@ def load_model(
     progress: Progress = None,
     on_notice: Callable[[str], None] | None = None,
 ) -> LoadedModel:
-    """Load a GGUF model. `progress` receives (done, total) in units of the executor; `on_notice` single lines.
+    """Load a GGUF model. `progress` receives (done, total) in bytes of weights; `on_notice` single lines.
 
     Raises ModelError for a file that is broken or not supported, UsageError for options that cannot be met.
     """
@@ -81,6 +83,8 @@ def load_model(
         threads = _threads(options.threads, notice)
         make = _native_executor if executor == "native" else _torch_executor
         model = make(plan, options, n_ctx, threads, progress)
+        for line in getattr(model, "notices", ()):
+            notice(line)
     except (QuantError, ModelError) as error:
         message = str(error)
         raise ModelError(message if message.startswith(str(path)) else f"{path}: {message}") from error
@@ -123,7 +127,7 @@ def choose_executor(wanted: ExecutorName, notice: Callable[[str], None]) -> Exec
 def _native_problem() -> str | None:
     """Why the native executor cannot be used, or None."""
     try:
-        from .runtime import native_ops  # noqa: F401
+        importlib.import_module(".runtime.native_ops", __package__)
     except ImportError as error:
         return str(error).splitlines()[0]
     return None
@@ -161,7 +165,9 @@ def _torch_executor(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from .runtime.torch_model import TorchModel
 
-    if options.kv_type not in (None, "f32"):
+    if options.isa is not None:
+        raise UsageError(f"ISA {options.isa}: choosing kernels is an option of the native executor")
+    if options.kv_type not in (None, "f32", ("f32", "f32")):
         raise UsageError(f"KV type {options.kv_type} is not available on the torch executor; it has f32")
     return TorchModel(
         plan,
@@ -173,15 +179,17 @@ def _torch_executor(
 
 
 def _native_executor(
-    plan: Plan,
-    options: LoadOptions,
-    n_ctx: int,
-    threads: int,
-    progress: Progress,
+    plan: Plan, options: LoadOptions, n_ctx: int, threads: int, progress: Progress
 ) -> LanguageModel:
     from .runtime.native_ops import NativeModel
 
     if options.memory_budget is not None:
         raise UsageError("a memory budget for weights is an option of the torch executor")
-    kv_type = options.kv_type or "f16"
-    return NativeModel(plan, n_ctx=n_ctx, threads=threads, kv_type=kv_type, progress=progress)
+    return NativeModel(
+        plan,
+        n_ctx=n_ctx,
+        threads=threads,
+        kv_type=options.kv_type or "f16",
+        isa=options.isa,
+        progress=progress,
+    )

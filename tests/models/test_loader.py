@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 
 from specdec_cli.errors import ModelError, UsageError
@@ -59,6 +60,7 @@ def test_progress_reaches_its_total(tiny_gguf):
             LoadOptions(executor="torch", kv_type="q8_0"),
             "KV type q8_0 is not available on the torch executor",
         ),
+        (LoadOptions(executor="torch", isa="avx2"), "ISA avx2: choosing kernels is an option of the native"),
         (LoadOptions(executor="torch", threads=0), "threads is 0; it must be at least 1"),
     ],
 )
@@ -99,6 +101,27 @@ def test_more_tokens_than_embedding_rows_is_an_error(tiny_gguf):
     )
     with pytest.raises(ModelError, match="tokenizer has 300 entries, the model 265"):
         load_model(path, TORCH)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma3"])
+def test_the_native_executor_is_the_default_and_close_to_torch(tiny_gguf, architecture):
+    pytest.importorskip("quant._native")
+    path = tiny_gguf(architecture)
+    logits = {}
+    for options in (None, TORCH):
+        loaded = load_model(path, options)
+        ids = loaded.tokenizer.encode("the thing that is in the barn")
+        sequence = loaded.model.create_sequence()
+        logits[loaded.executor] = loaded.model.forward(chain_rows(sequence, 0, ids, len(ids)))
+    assert logits.keys() == {"native", "torch"}
+    # KV in f16 and, for quantized weights, int8 activations set them apart.
+    assert np.abs(logits["native"] - logits["torch"]).mean() < 0.02
+
+
+def test_options_of_the_other_executor_are_refused(tiny_gguf):
+    pytest.importorskip("quant._native")
+    with pytest.raises(UsageError, match="a memory budget for weights is an option of the torch executor"):
+        load_model(tiny_gguf(), LoadOptions(memory_budget=10))
 
 
 def test_without_the_native_executor_torch_is_used_with_one_notice(monkeypatch):
