@@ -19,7 +19,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run.stamp: $(BIN)/python $(NATIVE)
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[torch]"
+	$(PIP) install --quiet --constraint constraints.txt --editable .
 	touch $@
 
 $(VENV)/dev.stamp: $(BIN)/python $(NATIVE)
