@@ -1,6 +1,6 @@
 """Who drafts, and how much: the decision before each round, and the simplest way to make it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,18 +21,20 @@ class SequenceState:
         int  # prompt tokens that this pass still computes besides the last; > 0 only in the prompt pass
     )
     first_pass: bool  # nothing has been emitted yet
+    kv: int = -1  # key of the sequence in drafters
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """Ask `drafter` for up to `max_tokens`; a draft shorter than `min_tokens` is not used and the next one
-    is asked.
+    is asked. `go_on(confidences so far)` tells a model drafter whether one more token is worth its step.
     """
 
     drafter: str
     max_tokens: int
     min_tokens: int = 1
     p_min: float = 0.0
+    go_on: Callable[[Sequence[float]], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

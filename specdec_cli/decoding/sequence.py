@@ -106,6 +106,7 @@ class ActiveSequence:
             max_draft=num_left - 1,
             prompt_rows=self.num_pending - 1,
             first_pass=not self._emitter.token_ids,
+            kv=-1 if self.kv is None else self.kv,
         )
 
     def draft_request(self) -> DraftRequest:
@@ -117,6 +118,7 @@ class ActiveSequence:
             max_tokens=self._emitter.num_left - 1,
             sampler=self._sampler,
             eog_ids=self.request.eog_ids,
+            num_prompt=len(self.request.prompt_ids),
         )
 
     def turn(self, proposal: Proposal | None, count: int) -> Turn:

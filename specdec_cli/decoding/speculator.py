@@ -137,7 +137,7 @@ class Speculator:
 
 def _limited(item: _Pending, attempt: Attempt) -> DraftRequest:
     max_tokens = min(attempt.max_tokens, item.state.max_draft)
-    return replace(item.request, max_tokens=max_tokens, draft_p_min=attempt.p_min)
+    return replace(item.request, max_tokens=max_tokens, draft_p_min=attempt.p_min, go_on=attempt.go_on)
 
 
 def _checked(draft: Draft) -> Draft:

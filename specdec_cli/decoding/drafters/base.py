@@ -1,6 +1,6 @@
 """What a drafter is: something that proposes tokens. It never decides anything."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +26,8 @@ class DraftRequest:
     sampler: Sampler
     eog_ids: frozenset[int] = frozenset()
     draft_p_min: float = 0.0  # stop before a token whose confidence is lower
+    go_on: Callable[[Sequence[float]], bool] | None = None  # asked with the confidences before a further step
+    num_prompt: int = 0  # tokens of `context` that are the prompt
 
 
 @dataclass(slots=True)

@@ -49,14 +49,19 @@ class DraftModelDrafter:
         n_shared_vocab: int | None = None,
         blocked_ids: Sequence[int] = (),
         catch_up_rows: int = 512,
+        relative_cost: float = 0.3,
     ) -> None:
-        """Draft with ids below `n_shared_vocab` (default: all of the model's) except `blocked_ids`."""
+        """Draft with ids below `n_shared_vocab` (default: all of the model's) except `blocked_ids`.
+
+        `relative_cost` is a guess of the time of a step over that of a target pass, until it is measured.
+        """
         self._model = model
         self._n_shared = model.n_vocab if n_shared_vocab is None else min(n_shared_vocab, model.n_vocab)
         if self._n_shared < 1:
             raise UsageError("the draft model shares no token with the target")
         self._blocked = np.array(sorted({i for i in blocked_ids if i < self._n_shared}), np.intp)
         self._catch_up_rows = catch_up_rows
+        self.relative_cost = relative_cost
         self._held: dict[int, _Held] = {}
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
@@ -77,6 +82,11 @@ class DraftModelDrafter:
             for request, mark in zip(requests, marks, strict=True):
                 request.sampler.rollback(request.sampler.num_accepted - mark)
         return drafts
+
+    def num_held(self, sequence: int) -> int:
+        """Tokens of a sequence that are computed already, rejected ones of the last draft included."""
+        held = self._held.get(sequence)
+        return 0 if held is None else len(held.tokens)
 
     def release(self, sequence: int) -> None:
         """Free a sequence's KV."""
@@ -163,7 +173,9 @@ class DraftModelDrafter:
         draft.token_ids.append(choice.token_id)
         draft.confidences.append(confidence)
         item.todo = [choice.token_id]
-        return len(draft.token_ids) < item.limit and choice.token_id not in request.eog_ids
+        if len(draft.token_ids) >= item.limit or choice.token_id in request.eog_ids:
+            return False
+        return request.go_on is None or request.go_on(draft.confidences)
 
     def _usable(self, logits: FloatArray) -> FloatArray:
         """Logits of the ids that may be proposed."""
