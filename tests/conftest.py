@@ -23,7 +23,7 @@ MODEL_FILES = {
 def pytest_configure(config: pytest.Config) -> None:
     """Register the fixtures of tests/plugins; they cannot be imported by name in importlib mode."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # Started in the background: the processes that tests interrupt would inherit a Ctrl-C that does nothing.
+        # Started in the background: processes that tests interrupt would inherit a Ctrl-C that does nothing.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for path in sorted((Path(__file__).parent / "plugins").glob("*.py")):
         spec = importlib.util.spec_from_file_location(f"specdec_tests_{path.stem}", path)
