@@ -104,4 +104,5 @@ def report(result: GenerationResult, reporter: Reporter, *, session: Session, st
         why = f" (the context of {session.n_ctx} tokens is full)" if full else " (-n)"
     reporter.detail(f"finish reason: {result.finish_reason}{why}")
     if stats:
-        reporter.line(summary_line(result, speculative=bool(session.drafters)), dim=True)
+        line = summary_line(result, speculative=bool(session.drafters), why_plain=session.why_plain())
+        reporter.line(line, dim=True)

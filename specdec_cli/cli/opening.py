@@ -40,14 +40,15 @@ def open_session(
     found = _resolve(model.model or catalog.default, catalog)
     draft_found, named = _find_draft(spec, settings, found, catalog)
     loading = LoadedModels(model, reporter) if models is None else models
-    target = loading.load(found.path, n_ctx=_context_of(model, found.path))
+    target = loading.load(found.path, n_ctx=context_of(model, found.path))
     encoder = TemplateEncoder.of(target.metadata, target.tokenizer, settings.template)
+    policy = settings.new_policy()
     drafters, draft = _make_drafters(settings, target, draft_found, loading, named=named)
     engine = Engine(
         target.model,
         token_bytes=target.tokenizer.token_bytes,
         drafters=drafters,
-        policy=settings.policy,
+        policy=policy,
         on_notice=reporter.notice,
     )
     described = {
@@ -66,7 +67,13 @@ def open_session(
         n_ctx=target.model.n_ctx,
         drafters=tuple(drafter.name for drafter in drafters),
         models=described,
+        why_plain=getattr(policy, "explain", _no_reason) if drafters else _no_reason,
     )
+
+
+def _no_reason() -> str | None:
+    """Of a policy that drafts, whether it pays or not."""
+    return None
 
 
 def _resolve(name: str, catalog: "Catalog") -> "ResolvedModel":
@@ -104,6 +111,11 @@ class LoadedModels:
     options: ModelOptions
     reporter: Reporter
     _loaded: dict[tuple[Path, int | None], "LoadedModel"] = field(default_factory=dict)
+
+    @property
+    def first(self) -> "LoadedModel":
+        """What was loaded first: the target."""
+        return next(iter(self._loaded.values()))
 
     def load(self, path: Path, *, n_ctx: int | None) -> "LoadedModel":
         """Load a model with room for `n_ctx` tokens, unless that was done before."""
@@ -145,9 +157,10 @@ def _make_drafters(
 
     drafters: list[Drafter] = []
     draft = None
-    for name in settings.drafters if settings.drafters is not None else ("draft", "ngram"):
-        if name == "ngram":
-            drafters.append(settings.ngram_drafter())
+    for name in settings.drafters if settings.drafters is not None else ("predict", "suffix", "draft"):
+        if name != "draft":
+            lookup = _make_lookup(name, settings, target)
+            drafters += [] if lookup is None else [lookup]
             continue
         if draft_path is None:
             continue
@@ -165,12 +178,37 @@ def _make_drafters(
         for note in report.notes:
             loading.reporter.detail(f"draft model: {note}")
         drafters.append(
-            DraftModelDrafter(draft.model, n_shared_vocab=report.n_shared, blocked_ids=report.blocked)
+            DraftModelDrafter(
+                draft.model,
+                n_shared_vocab=report.n_shared,
+                blocked_ids=report.blocked,
+                relative_cost=_relative_cost(target.path, draft.path),
+            )
         )
     return drafters, draft
 
 
-def _context_of(model: ModelOptions, path: Path) -> int | None:
+def _make_lookup(name: str, settings: Settings, target: "LoadedModel") -> "Drafter | None":
+    """A drafter without a model; None where there is no text for it."""
+    from specdec_cli.decoding.drafters.prediction import PredictionDrafter
+
+    if name == "ngram":
+        return settings.ngram_drafter()
+    if name == "suffix":
+        return settings.suffix_drafter()
+    if settings.prediction is None:
+        return None
+    return PredictionDrafter(target.tokenizer.encode(settings.prediction))
+
+
+def _relative_cost(target: Path, draft: Path) -> float:
+    """A guess of what a draft step costs in target passes: both read their weights once."""
+    if any("-of-" in path.name for path in (target, draft)):  # the size of one shard says nothing
+        return 0.3
+    return min(1.0, draft.stat().st_size / max(1, target.stat().st_size))
+
+
+def context_of(model: ModelOptions, path: Path) -> int | None:
     """The context to load with; None leaves it to the loader. 0 stands for what the model was trained for."""
     if model.ctx_size is not None and model.ctx_size < 0:
         raise UsageError(f"-c {model.ctx_size}: expected a number of tokens, or 0 for what the model allows")

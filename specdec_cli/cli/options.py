@@ -283,23 +283,24 @@ class SpecOptions:
             "--spec",
             metavar="NAMES",
             panel=_SPEC,
-            help="Drafters in order of preference: draft, ngram or both (comma list); auto; none.",
+            help="Drafters in order of preference (comma list): draft, ngram, suffix, predict; none; "
+            "auto: what is there, whenever it pays.",
         ),
     ] = "auto"
     no_spec: Annotated[
         bool, option("--no-spec", panel=_SPEC, help="Decode plainly, whatever the other options say.")
     ] = False
     draft_max: Annotated[
-        int,
+        int | None,
         option(
             "--draft-max",
             "--num-draft-tokens",
             "--spec-draft-n-max",
             metavar="N",
             panel=_SPEC,
-            help="Tokens to draft per round.",
+            help="Tokens to draft per round, with auto at most; default: 4, with auto what pays.",
         ),
-    ] = 4
+    ] = None
     draft_min: Annotated[
         int, option("--draft-min", metavar="N", panel=_SPEC, help="Do not use shorter drafts.")
     ] = 0
@@ -310,12 +311,24 @@ class SpecOptions:
         ),
     ] = 0.0
     ngram_min: Annotated[
-        int, option("--ngram-min", metavar="N", panel=_SPEC, help="Shortest match that ngram drafts from.")
+        int,
+        option(
+            "--ngram-min", metavar="N", panel=_SPEC, help="Shortest match that ngram and suffix draft from."
+        ),
     ] = 3
     ngram_max: Annotated[
         int | None,
         option(
             "--ngram-max", metavar="N", panel=_SPEC, help="Longest match; default: 3 more than the shortest."
+        ),
+    ] = None
+    predict_file: Annotated[
+        Path | None,
+        option(
+            "--predict-file",
+            metavar="FILE",
+            panel=_SPEC,
+            help="Text that the answer may resemble, for the drafter predict; auto uses it first.",
         ),
     ] = None
     allow_mismatch: Annotated[

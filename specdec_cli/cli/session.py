@@ -1,6 +1,6 @@
 """Loaded models, template and engine: what a command needs to turn messages into text."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -51,6 +51,7 @@ class Session:
     n_ctx: int
     drafters: tuple[str, ...]  # names of those that take part
     models: dict[str, Any]  # what is loaded and how, for JSON output
+    why_plain: Callable[[], str | None] = lambda: None  # why decoding became plain, if it did
 
     def encode(self, prompt: str | Sequence[Message]) -> list[int]:
         """Token ids of a raw text or of messages."""

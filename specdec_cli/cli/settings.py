@@ -9,13 +9,16 @@ from typing import Any
 
 from specdec_cli.cli.options import GenerationOptions, SpecOptions, TemplateOptions
 from specdec_cli.cli.prompt_input import check_text, read_text_file
+from specdec_cli.decoding.controller import Controller
 from specdec_cli.decoding.drafters.ngram import NgramDrafter
+from specdec_cli.decoding.drafters.suffix import SuffixDrafter
 from specdec_cli.decoding.policy import FixedDraftLength
 from specdec_cli.errors import UsageError
 from specdec_cli.sampling.params import SamplingParams, parse_samplers
 
-DRAFTERS = ("draft", "ngram")
+DRAFTERS = ("draft", "ngram", "suffix", "predict")
 Message = dict[str, Any]
+_FIXED_LENGTH = 4  # tokens per draft where drafters are named and their length is not
 _BIAS = re.compile(r"(\d+)([+-].+)")
 
 
@@ -28,6 +31,15 @@ class TemplateChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftLimits:
+    """Bounds of a draft's length."""
+
+    max_tokens: int | None  # None: the policy's own
+    min_tokens: int
+    p_min: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything about a generation but the prompt and the models."""
 
@@ -35,7 +47,8 @@ class Settings:
     max_tokens: int | None  # None: until the context is full
     stop: tuple[str, ...]
     drafters: tuple[str, ...] | None  # in order of preference; None: what is there
-    policy: FixedDraftLength
+    draft_limits: DraftLimits
+    prediction: str | None  # text that the answer may resemble
     ngram_match: tuple[int, int | None]  # shortest and longest
     allow_mismatch: bool
     system: str | None
@@ -56,7 +69,8 @@ class Settings:
             max_tokens=max_tokens(generation),
             stop=tuple(check_text(text, "--stop") for text in generation.stop),
             drafters=drafter_names(spec),
-            policy=FixedDraftLength(spec.draft_max, spec.draft_min, spec.draft_p_min),
+            draft_limits=DraftLimits(spec.draft_max, spec.draft_min, spec.draft_p_min),
+            prediction=None if spec.predict_file is None else read_text_file(spec.predict_file),
             ngram_match=(spec.ngram_min, spec.ngram_max),
             allow_mismatch=spec.allow_mismatch,
             system=system_message(template),
@@ -64,12 +78,30 @@ class Settings:
             allow_special=template.allow_special,
         )
         made.ngram_drafter()  # complains about its sizes
+        made.new_policy()  # likewise
+        if "predict" in (made.drafters or ()) and made.prediction is None:
+            raise UsageError(f"--spec {spec.spec}: predict needs a text; name it with --predict-file")
         return made
+
+    def new_policy(self) -> Controller | FixedDraftLength:
+        """Return a policy for one engine: a fixed length for drafters that were named, else the controller.
+
+        Raises UsageError for lengths that make no sense.
+        """
+        limits = self.draft_limits
+        if self.drafters is None:
+            return Controller(max_tokens=limits.max_tokens, min_tokens=limits.min_tokens, p_min=limits.p_min)
+        length = _FIXED_LENGTH if limits.max_tokens is None else limits.max_tokens
+        return FixedDraftLength(length, limits.min_tokens, limits.p_min)
 
     def ngram_drafter(self) -> NgramDrafter:
         """Return a new n-gram drafter. Raises UsageError when its sizes do not fit together."""
         shortest, longest = self.ngram_match
         return NgramDrafter(min_match=shortest, max_match=longest)
+
+    def suffix_drafter(self) -> SuffixDrafter:
+        """Return a new suffix drafter."""
+        return SuffixDrafter(min_match=self.ngram_match[0])
 
     def as_dict(self) -> dict[str, Any]:
         """The part of JSON output's `settings` that is known here."""
@@ -80,10 +112,17 @@ class Settings:
             "n_predict": self.max_tokens,
             "stop": list(self.stop),
             "sampling": sampling,
-            "draft_max": self.policy.num_draft_tokens,
-            "draft_min": self.policy.min_tokens,
-            "draft_p_min": self.policy.p_min,
+            "draft_max": self._effective_draft_max,
+            "draft_min": self.draft_limits.min_tokens,
+            "draft_p_min": self.draft_limits.p_min,
         }
+
+    @property
+    def _effective_draft_max(self) -> int | None:
+        """None where the controller chooses freely."""
+        if self.draft_limits.max_tokens is None and self.drafters is not None:
+            return _FIXED_LENGTH
+        return self.draft_limits.max_tokens
 
 
 def _finite(value: float) -> float | str:

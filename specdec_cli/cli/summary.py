@@ -5,10 +5,10 @@ from typing import Any
 from specdec_cli.decoding.types import GenerationResult, Timings
 
 
-def summary_line(result: GenerationResult, *, speculative: bool) -> str:
+def summary_line(result: GenerationResult, *, speculative: bool, why_plain: str | None = None) -> str:
     """One line with speeds, time to the first token, acceptance and seed; undefined figures are n/a.
 
-    `speculative` tells whether any drafter took part.
+    `speculative` tells whether any drafter took part, `why_plain` why drafting ended, if it did.
     """
     timings = result.timings
     reused = f" ({timings.prompt_reused_n} reused)" if timings.prompt_reused_n else ""
@@ -18,7 +18,8 @@ def summary_line(result: GenerationResult, *, speculative: bool) -> str:
         f"prompt {_tokens(prompt_n)}{reused} at {_rate(timings.prompt_per_second)}, "
         f"decoded {_tokens(timings.predicted_n)} at {_rate(timings.predicted_per_second)}, ttft {ttft}"
     )
-    return f"{speeds} | {_draft_part(result, speculative)} | seed {result.seed}"
+    drafting = _draft_part(result, speculative) + (f" | {why_plain}" if why_plain else "")
+    return f"{speeds} | {drafting} | seed {result.seed}"
 
 
 def _draft_part(result: GenerationResult, speculative: bool) -> str:

@@ -40,13 +40,41 @@ def test_all_drafters_give_the_same_ids(sampling: list[str], tiny_gguf: TinyGguf
     for more, names in (
         (["--spec", "ngram"], ["ngram"]),
         (["--spec", "draft", "-md", draft], ["draft"]),
-        (["-md", draft, "--draft-max", "7"], ["draft", "ngram"]),
+        (["-md", draft, "--draft-max", "7"], ["suffix", "draft"]),
+        (["--spec", "suffix"], ["suffix"]),
         (["-md", target, "--spec", "ngram,draft"], ["ngram", "draft"]),
-        ([], ["ngram"]),
+        ([], ["suffix"]),
     ):
         found = document(*base, *more)
         assert found["token_ids"] == plain["token_ids"]
         assert found["settings"]["drafters"] == names
+
+
+def test_f7_a_prediction_helps_or_does_not_and_changes_nothing(
+    tiny_gguf: TinyGguf, document: Any, tmp_path: Path
+) -> None:
+    base = ["-m", str(tiny_gguf(seed=1)), "-n", "48", "-s", "3", "the thing in the inn"]
+    plain = document(*base, "--no-spec")
+    expected, unrelated = tmp_path / "expected.txt", tmp_path / "unrelated.txt"
+    expected.write_text(plain["text"], encoding="utf-8")
+    unrelated.write_text("then there is another thing in a hen house " * 3, encoding="utf-8")
+    stats = {}
+    for path in (expected, unrelated):
+        for strategy in ("predict", "auto"):
+            found = document(*base, "--spec", strategy, "--predict-file", str(path))
+            assert found["token_ids"] == plain["token_ids"]
+            assert found["settings"]["drafters"][0] == "predict"
+            if strategy == "predict":
+                stats[path] = found["speculative_decoding"]
+    helped, hindered = stats[expected], stats[unrelated]
+    assert helped["num_accepted_tokens"] > hindered["num_accepted_tokens"]
+    for one in stats.values():
+        assert one["num_accepted_tokens"] <= one["num_draft_tokens"]
+        assert (
+            one["drafters"].get("predict", {"num_draft_tokens": 0})["num_draft_tokens"]
+            == (one["num_draft_tokens"])
+        )
+    assert helped["num_draft_tokens"] > 0
 
 
 def test_a7_the_target_as_its_own_draft_is_always_right(tiny_gguf: TinyGguf, document: Any) -> None:
@@ -239,10 +267,10 @@ def test_the_usual_pair_is_used_when_it_is_here_and_left_out_when_it_does_not_fi
         assert done.code == 0, done.err
         return json.loads(done.out)["settings"]["drafters"], done.err
 
-    assert run("good")[0] == ["draft", "ngram"]
+    assert run("good")[0] == ["suffix", "draft"]
     names, notes = run("bad")
-    assert names == ["ngram"]
+    assert names == ["suffix"]
     assert notes.startswith(
         f"note: decoding without the draft model {bad.name}: the vocabularies do not match"
     )
-    assert run("gone")[0] == ["ngram"]
+    assert run("gone")[0] == ["suffix"]

@@ -8,6 +8,8 @@ import pytest
 
 from specdec_cli.cli.options import GenerationOptions, SpecOptions, TemplateOptions
 from specdec_cli.cli.settings import Settings, drafter_names, parse_logit_bias
+from specdec_cli.decoding.controller import Controller
+from specdec_cli.decoding.policy import FixedDraftLength
 from specdec_cli.errors import SpecdecError, UsageError
 
 
@@ -38,12 +40,14 @@ def settings(*, raw: bool = False, template: dict[str, Any] | None = None, **val
         ({"samplers": "top_k;;temperature"}, "empty name"),
         ({"logit_bias": ["abc"]}, "--logit-bias abc"),
         ({"draft_max": -1}, "draft length is -1"),
-        ({"draft_min": 9}, "minimum draft length is 9"),
+        ({"draft_min": 9, "draft_max": 4}, "minimum draft length is 9"),
+        ({"draft_min": 5, "spec": "ngram"}, "minimum draft length is 5"),
+        ({"spec": "predict"}, "predict needs a text; name it with --predict-file"),
         ({"draft_p_min": 1.5}, "draft_p_min is 1.5"),
         ({"draft_p_min": math.nan}, "draft_p_min is nan"),
         ({"ngram_min": 0}, "n-gram match is 0"),
         ({"ngram_min": 4, "ngram_max": 3}, "n-gram match is 3"),
-        ({"spec": "suffix"}, "unknown drafter 'suffix'"),
+        ({"spec": "eagle"}, "unknown drafter 'eagle'"),
         ({"spec": "draft,draft"}, "draft is given twice"),
         ({"spec": "auto,ngram"}, "auto and none stand alone"),
         ({"spec": ""}, "unknown drafter ''"),
@@ -135,3 +139,27 @@ def test_broken_logit_bias_is_refused(text: str) -> None:
 )
 def test_drafters_are_chosen(options: SpecOptions, names: tuple[str, ...] | None) -> None:
     assert drafter_names(options) == names
+
+
+def test_named_drafters_fix_the_length_and_auto_leaves_it_to_the_controller() -> None:
+    named = settings(spec="suffix,draft", draft_max=6, draft_min=2, draft_p_min=0.5)
+    assert named.new_policy() == FixedDraftLength(6, 2, 0.5)
+    assert named.as_dict()["draft_max"] == 6
+    assert settings(spec="suffix").as_dict()["draft_max"] == 4
+    auto = settings()
+    assert isinstance(auto.new_policy(), Controller)
+    assert auto.new_policy() is not auto.new_policy()  # it learns: one for each engine
+    assert auto.as_dict()["draft_max"] is None
+    assert settings(draft_max=3).as_dict()["draft_max"] == 3
+
+
+def test_the_shortest_match_is_that_of_suffix_too() -> None:
+    assert settings(ngram_min=5).suffix_drafter().min_match == 5
+
+
+def test_the_prediction_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "expected.txt"
+    path.write_text("an answer", encoding="utf-8")
+    assert settings(predict_file=path).prediction == "an answer"
+    with pytest.raises(SpecdecError, match=r"missing\.txt"):
+        settings(predict_file=tmp_path / "missing.txt")

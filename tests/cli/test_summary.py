@@ -52,6 +52,12 @@ def test_plain_decoding_says_so() -> None:
     assert line.endswith("ttft 120 ms | no speculation | seed 7")
 
 
+def test_why_drafting_ended_is_told() -> None:
+    why = "plain: draft rests, 4/9 accepted do not pay"
+    line = summary_line(result(TIMINGS, speculative()), speculative=True, why_plain=why)
+    assert line.endswith(f"mean acceptance length 2.33 | {why} | seed 7")
+
+
 def test_reused_prompt_tokens_are_told() -> None:
     timings = Timings(prompt_n=1, prompt_reused_n=39, prompt_ms=10.0, predicted_n=1, ttft_ms=12.0)
     line = summary_line(result(timings, SpecStats()), speculative=False)

@@ -134,7 +134,7 @@ def open_toy(model: ModelOptions, spec: SpecOptions, settings: Settings, reporte
         ToyModel(),
         token_bytes=lambda token: bytes([token]) if token < EOS else b"",
         drafters=drafters,
-        policy=settings.policy,
+        policy=settings.new_policy(),
     )
     return Session(
         engine=engine,
