@@ -157,8 +157,8 @@ void bind_kernels(nb::module_& m) {
         "Names of the quant types that have kernels.");
 
     nb::class_<PackedWeight>(m, "PackedWeight", "A weight (n, k) repacked for the kernels.")
-        .def(nb::init<const std::string&, const Bytes&, int64_t, int64_t>(), "type"_a, "data"_a.noconvert(), "n"_a, "k"_a)
-        .def_prop_ro("type", [](const PackedWeight& w) { return weight_type_info(w.view().type).name; })
+        .def(nb::init<const std::string&, const Bytes&, int64_t, int64_t>(), "qtype"_a, "data"_a.noconvert(), "n"_a, "k"_a)
+        .def_prop_ro("qtype", [](const PackedWeight& w) { return weight_type_info(w.view().type).name; })
         .def_prop_ro("shape", [](const PackedWeight& w) { return std::pair(w.view().n, w.view().k); })
         .def_prop_ro("nbytes", &PackedWeight::bytes);
 

@@ -46,6 +46,9 @@ CpuFeatures detect() {
     f.avx512 = f.avx2 && zmm && avx512_f_dq_bw_vl;
     f.avx512_vnni = f.avx512 && (c >> 11 & 1);
     if (max_subleaf >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) f.avx_vnni = f.avx2 && (a >> 4 & 1);
+#if defined(SPECDEC_AVX_VNNI_AS_EVEX)
+    f.avx_vnni = f.avx512_vnni;
+#endif
     return f;
 }
 #endif

@@ -83,7 +83,11 @@ template <int Groups, int Max> inline vi vi_dot(vi sum, const vi* w, const int8_
     for (int g = 0; g < Groups; g++) {
         int32_t quad;
         __builtin_memcpy(&quad, x + 4 * g, 4);
+#if defined(SPECDEC_AVX_VNNI_AS_EVEX)
+        sum = _mm256_dpbusd_epi32(sum, w[g], _mm256_set1_epi32(quad));
+#else
         sum = _mm256_dpbusd_avx_epi32(sum, w[g], _mm256_set1_epi32(quad));
+#endif
     }
     return sum;
 }
