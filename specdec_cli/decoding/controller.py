@@ -21,6 +21,7 @@ _TRUST = 0.8  # share of the expected gain that a prefill may cost
 _DOUBT = 0.3  # what a new look leaves of the old verdict
 _UNKNOWN_STEP = 0.3  # draft step over target pass where a drafter does not tell
 _FREE_LOOKUP = 0.002  # likewise for one without a model
+_DEAREST_LOOKUP = 0.5  # of t(1): the most that a lookup is charged with
 _RATE_MEMORY = 0.98  # per round
 _NEARLY_ALL = 0.95  # share of recent rounds without a draft from which decoding counts as plain
 
@@ -262,6 +263,8 @@ class Controller:
             if lost and current is not None and current.probe != name:
                 backlog = self._caught_up(name, current, current.num_drafted.get(name, 0))
                 lost -= min(lost, account.costs.catch_up_ms(backlog))  # decided on its own merits
+            if not self._has_model[name]:  # its first lookup indexes the prompt, once
+                lost = min(lost, _DEAREST_LOOKUP * unit)
             if name == outcome.drafter:
                 rows = report.num_rows
                 lost += self.passes.ms(rows) - self.passes.ms(max(1, rows - outcome.num_verified))

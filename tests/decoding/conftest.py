@@ -119,7 +119,9 @@ class Simulation:
             if attempt.go_on is not None and drafter.needs_prefill and not attempt.go_on(draft.confidences):
                 break
         if not drafter.needs_prefill:
-            return draft, right, 0.05
+            behind = state.context_length - drafter.held.get(state.sequence, 0)
+            drafter.held[state.sequence] = state.context_length
+            return draft, right, 0.05 + 0.01 * behind
         behind = state.context_length - drafter.held.get(state.sequence, 0)
         drafter.held[state.sequence] = state.context_length + len(right) - 1
         catch_up = 0.2 * drafter.step_ms * behind if behind > 8 else 0.0

@@ -140,6 +140,13 @@ def test_a_prefill_that_cannot_earn_its_cost_is_not_started(simulated):
     assert drafter.held
 
 
+def test_indexing_a_long_prompt_is_not_held_against_a_lookup(simulated):
+    lookup = simulated.Drafter("suffix", lambda _: 0.9, needs_prefill=False, confidence=8.0)
+    simulation = simulated.Simulation(Controller(), [lookup], simulated.flat(), prompt=16000)
+    simulation.run(20)
+    assert sum(simulation.lengths[:10]) >= 8
+
+
 def state(**changes):
     values = {
         "sequence": 1,
