@@ -175,9 +175,15 @@ class Controller:
         estimates = self.acceptance.expected(name, limit)
         _, gain, tokens = self._best(estimates, current.others, account.costs.step.value)
         saved = gain / self.rate * min(state.num_left, _HORIZON) / tokens
-        if gain > _MARGIN and account.balance > 0 and catch_up < _TRUST * saved:
+        on_trial = self.acceptance.num_tried(name) < _TRIAL_TOKENS
+        if gain > _MARGIN:
+            worth = catch_up < _TRUST * saved
+        else:  # the first few tokens are no verdict, unless even perfect drafts would not pay
+            started = on_trial and account.num_asked > 0 and not account.is_resting and not catch_up
+            worth = started and self._best([1.0] * limit, current.others, account.costs.step.value)[0] > 0
+        if worth and account.balance > 0:
             account.is_resting = False
-            if self.acceptance.num_tried(name) < _TRIAL_TOKENS:
+            if on_trial:
                 limit = max(self._min_tokens, min(limit, _TRIAL_LENGTH))
             go_on = partial(self._go_on, name, current.others, limit)
             return [(gain, Attempt(name, limit, self._min_tokens, self._p_min, go_on))]
