@@ -15,9 +15,9 @@ FloatArray = npt.NDArray[np.float32]
 class Rows:
     """The rows of one forward pass, flattened over sequences and never padded.
 
-    A row sees its sequence's committed tokens and its ancestors among these rows (following `parents`), itself
-    included. A chain has `parents[i] == i - 1` within a sequence; siblings share a parent. The position of a row
-    is its parent's plus one, or the sequence's committed length where the parent is -1.
+    A row sees its sequence's committed tokens and its ancestors among these rows (following `parents`),
+    itself included. A chain has `parents[i] == i - 1` within a sequence; siblings share a parent. The
+    position of a row is its parent's plus one, or the sequence's committed length where the parent is -1.
     """
 
     token_ids: IntArray  # [num_rows]
@@ -66,8 +66,8 @@ class LanguageModel(Protocol):
     def forward(self, rows: Rows) -> FloatArray:
         """Compute `rows` and return logits [num_outputs, n_vocab].
 
-        The rows' keys and values stay pending until `commit`; the next forward or truncate of a sequence drops
-        what was not committed. Raises SpecdecError when a sequence would exceed `n_ctx`.
+        The rows' keys and values stay pending until `commit`; the next forward or truncate of a sequence
+        drops what was not committed. Raises SpecdecError when a sequence would exceed `n_ctx`.
         """
         ...
 
@@ -77,7 +77,7 @@ class LanguageModel(Protocol):
 
 
 def chain_rows(sequence: int, start: int, token_ids: Sequence[int], num_outputs: int) -> Rows:
-    """Rows of one sequence that continue it from position `start`; logits for the last `num_outputs` of them."""
+    """Rows of one sequence that continue it from position `start`; logits for the last `num_outputs`."""
     n = len(token_ids)
     return Rows(
         token_ids=np.asarray(token_ids, np.int32),
