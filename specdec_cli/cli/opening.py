@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from specdec_cli.registry import Catalog, ResolvedModel
 
 
+def unused_options(spec: SpecOptions, settings: Settings) -> list[str]:
+    """One line for each drafter option that the choice of drafters leaves without effect."""
+    if settings.drafters is None:  # auto takes what there is
+        return []
+    chosen = f"--spec {','.join(settings.drafters)}" if settings.drafters else "plain decoding"
+    given = [
+        ("--draft-model", "draft", spec.draft_model is not None),
+        ("--predict-file", "predict", spec.predict_file is not None),
+    ]
+    return [
+        f"{option} is not used: {chosen}"
+        for option, drafter, used in given
+        if used and drafter not in settings.drafters
+    ]
+
+
 def open_session(
     model: ModelOptions,
     spec: SpecOptions,
@@ -36,6 +52,9 @@ def open_session(
     from specdec_cli.engine import Engine
     from specdec_cli.registry import load_catalog
 
+    if models is None:  # a comparison of strategies names options that only some of them use
+        for line in unused_options(spec, settings):
+            reporter.notice(line)
     catalog = load_catalog()
     found = _resolve(model.model or catalog.default, catalog)
     draft_found, named = _find_draft(spec, settings, found, catalog)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from specdec_cli.cli.opening import unused_options
 from specdec_cli.cli.options import GenerationOptions, SpecOptions, TemplateOptions
 from specdec_cli.cli.settings import Settings, drafter_names, parse_logit_bias
 from specdec_cli.decoding.controller import Controller
@@ -163,3 +164,16 @@ def test_the_prediction_is_read(tmp_path: Path) -> None:
     assert settings(predict_file=path).prediction == "an answer"
     with pytest.raises(SpecdecError, match=r"missing\.txt"):
         settings(predict_file=tmp_path / "missing.txt")
+
+
+@pytest.mark.parametrize(
+    ("spec", "notices"),
+    [
+        (SpecOptions(draft_model="d.gguf", spec="ngram"), ["--draft-model is not used: --spec ngram"]),
+        (SpecOptions(draft_model="d.gguf", no_spec=True), ["--draft-model is not used: plain decoding"]),
+        (SpecOptions(draft_model="d.gguf", spec="ngram,draft"), []),
+        (SpecOptions(draft_model="d.gguf"), []),
+    ],
+)
+def test_options_without_effect_are_named(spec, notices):
+    assert unused_options(spec, Settings.of(GenerationOptions(), spec, TemplateOptions())) == notices
