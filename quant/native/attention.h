@@ -33,10 +33,12 @@ struct KvTypes {
     KvType k = KvType::f16, v = KvType::f16;
 };
 
-// Keys and values of one chunk of one layer and KV head.
+// Keys and values of one chunk of one layer and KV head, and those to fetch into the cache meanwhile (or null).
 struct ChunkRef {
     const uint8_t* k = nullptr;
     const uint8_t* v = nullptr;
+    const uint8_t* next_k = nullptr;
+    const uint8_t* next_v = nullptr;
 };
 
 // Queries that share a KV head.
@@ -53,9 +55,10 @@ struct QueryBlock {
 constexpr int64_t kStateMaximum = 16, kStateValues = 32;
 constexpr int64_t state_size(int64_t head_dim) { return kStateValues + head_dim; }
 
-constexpr int64_t kMaxTile = 6;  // queries that are processed together
+constexpr int64_t kMaxTile = 6;   // queries that share registers
+constexpr int64_t kMaxTiles = 6;  // tiles that share a pass over keys and values
 // Floats of scratch memory that attend() needs.
-constexpr int64_t attention_scratch_size(int64_t head_dim) { return kMaxTile * kChunk + 2 * kChunk * head_dim; }
+constexpr int64_t attention_scratch_size(int64_t head_dim) { return kMaxTile * kMaxTiles * kChunk + 2 * kChunk * head_dim; }
 
 struct AttentionKernels {
     // Empty states for n queries.

@@ -24,16 +24,31 @@ struct LoadF16 {
     static vf load(const uint16_t* p) { return vf_load_f16(p); }
 };
 
+// Fetches the rows of the next chunk while those of the present one are worked on: they come from memory, and the
+// hardware does not look across pages. One fetch per row of `bytes`, the whole row.
+struct Fetch {
+    const uint8_t* base = nullptr;
+    int64_t row_bytes = 0;
+    void row(int64_t i) const {
+        for (int64_t line = 0; line < row_bytes; line += 64) __builtin_prefetch(base + i * row_bytes + line, 0, 2);
+    }
+};
+struct NoFetch {
+    void row(int64_t) const {}
+};
+
 // sink(q, v, sum over i in [begin, end) of a[q][i] * b[i * stride + v * kLanes ...]) for NQ queries and NV vectors.
-template <int NQ, int NV, class Load, class Sink>
+template <int NQ, int NV, class Load, class Fetching, class Sink>
 inline __attribute__((always_inline)) void product(const float* const* a, const typename Load::Element* b,
-                                                   int64_t stride, int64_t begin, int64_t end, const Sink& sink) {
+                                                   int64_t stride, int64_t begin, int64_t end, const Fetching& fetch,
+                                                   const Sink& sink) {
     vf acc[NQ][NV];
 #pragma GCC unroll 8
     for (int q = 0; q < NQ; ++q)
 #pragma GCC unroll 8
         for (int v = 0; v < NV; ++v) acc[q][v] = vf_zero();
     for (int64_t i = begin; i < end; ++i) {
+        fetch.row(i);
 #pragma GCC unroll 8
         for (int v = 0; v < NV; ++v) {
             const vf bv = Load::load(b + i * stride + v * kLanes);
@@ -173,27 +188,40 @@ inline void softmax_tile(const TileRange& range, float softcap, float* scores, f
     }
 }
 
-template <int NQ, class LoadK, class LoadV>
-void attend_tile(const QueryBlock& block, int64_t begin, int64_t chunk, const typename LoadK::Element* k,
-                 const typename LoadV::Element* v, float* state, float* scores) {
-    const TileRange range = tile_range(block, begin, NQ, chunk);
-    if (range.tile_lo > range.tile_hi) return;
-    const int64_t hd = block.head_dim;
+// Calls f with a compile-time constant that equals n, which is in [1, N].
+template <int N> struct Constant {
+    static constexpr int value = N;
+};
+template <int N, class F> inline void with_constant(int64_t n, const F& f) {
+    if (n == N) {
+        f(Constant<N>());
+    } else if constexpr (N > 1) {
+        with_constant<N - 1>(n, f);
+    }
+}
+
+// Scores [NQ][kChunk] of a tile against the slots that any of its queries sees.
+template <int NQ, class Load, class Fetching>
+void score_tile(const float* const* q, const TileRange& range, const typename Load::Element* k, int64_t hd,
+                const Fetching& fetch, float* scores) {
     const int64_t unit_begin = range.tile_lo / 16, unit_end = range.tile_hi / 16 + 1;
     if (kTileLanes == kChunk && unit_begin == 0 && unit_end == kChunk / 16) {
-        product<NQ, kTileLanes / kLanes, LoadK>(block.q + begin, k, kChunk, 0, hd, [=](int q, int i, vf x) {
-            vf_store(scores + q * kChunk + i * kLanes, x);
+        product<NQ, kTileLanes / kLanes, Load>(q, k, kChunk, 0, hd, fetch, [=](int i, int v, vf x) {
+            vf_store(scores + i * kChunk + v * kLanes, x);
         });
-    } else {
-        for (int64_t unit = unit_begin; unit < unit_end; ++unit)
-            product<NQ, kVecs16, LoadK>(block.q + begin, k + unit * 16, kChunk, 0, hd, [=](int q, int i, vf x) {
-                vf_store(scores + q * kChunk + unit * 16 + i * kLanes, x);
-            });
+        return;
     }
-    const int64_t stride = state_size(hd);
-    float* states = state + begin * stride;
-    MergeFactors factors;
-    softmax_tile<NQ>(range, block.softcap, scores, states, stride, &factors);
+    for (int64_t unit = unit_begin; unit < unit_end; ++unit)
+        product<NQ, kVecs16, Load>(q, k + unit * 16, kChunk, 0, hd, NoFetch(), [=](int i, int v, vf x) {
+            vf_store(scores + i * kChunk + unit * 16 + v * kLanes, x);
+        });
+}
+
+// Adds the weighted values of a chunk to the states of a tile.
+template <int NQ, class Load, class Fetching>
+void value_tile(const float* scores, const TileRange& range, const MergeFactors& factors,
+                const typename Load::Element* v, int64_t hd, const Fetching& fetch, float* states) {
+    const int64_t stride = state_size(hd), begin = range.tile_lo, end = range.tile_hi + 1;
     const float* weights[NQ];
     for (int q = 0; q < NQ; ++q) weights[q] = scores + q * kChunk;
     const auto merge_values = [&](int64_t lane) {
@@ -204,31 +232,68 @@ void attend_tile(const QueryBlock& block, int64_t begin, int64_t chunk, const ty
         };
     };
     int64_t lane = 0;
+    if (kTileLanes <= hd) {
+        product<NQ, kTileLanes / kLanes, Load>(weights, v, hd, begin, end, fetch, merge_values(0));
+        lane = kTileLanes;
+    }
     for (; lane + kTileLanes <= hd; lane += kTileLanes)
-        product<NQ, kTileLanes / kLanes, LoadV>(weights, v + lane, hd, range.tile_lo, range.tile_hi + 1,
-                                                merge_values(lane));
+        product<NQ, kTileLanes / kLanes, Load>(weights, v + lane, hd, begin, end, NoFetch(), merge_values(lane));
     for (; lane < hd; lane += 16)
-        product<NQ, kVecs16, LoadV>(weights, v + lane, hd, range.tile_lo, range.tile_hi + 1, merge_values(lane));
+        product<NQ, kVecs16, Load>(weights, v + lane, hd, begin, end, NoFetch(), merge_values(lane));
 }
 
-template <int NQ, class LoadK, class LoadV>
-inline void attend_tile_of(int64_t nq, const QueryBlock& block, int64_t begin, int64_t chunk,
-                           const typename LoadK::Element* k, const typename LoadV::Element* v, float* state,
-                           float* scores) {
-    if (nq == NQ) {
-        attend_tile<NQ, LoadK, LoadV>(block, begin, chunk, k, v, state, scores);
-    } else if constexpr (NQ > 1) {
-        attend_tile_of<NQ - 1, LoadK, LoadV>(nq, block, begin, chunk, k, v, state, scores);
-    }
+// Up to kMaxTiles tiles of queries against one chunk: all scores, all weights, all values, so that keys and values
+// each stay in the first-level cache for all tiles.
+template <class LoadK, class LoadV>
+void attend_tiles(const QueryBlock& block, int64_t first_query, int64_t n, int64_t chunk,
+                  const typename LoadK::Element* k, const typename LoadV::Element* v, const ChunkRef& kv,
+                  float* state, float* scores) {
+    const int64_t hd = block.head_dim, stride = state_size(hd), tiles = (n + kTile - 1) / kTile;
+    const bool fetching = first_query == 0 && kv.next_k != nullptr;
+    TileRange ranges[kMaxTiles];
+    MergeFactors factors[kMaxTiles];
+    const auto for_each_tile = [&](const auto& f) {
+        for (int64_t t = 0; t < tiles; ++t) {
+            const int64_t begin = n * t / tiles;
+            with_constant<kTile>(n * (t + 1) / tiles - begin, [&](auto nq) { f(t, begin, nq); });
+        }
+    };
+    for_each_tile([&](int64_t t, int64_t begin, auto nq) {
+        ranges[t] = tile_range(block, first_query + begin, nq.value, chunk);
+        if (ranges[t].tile_lo > ranges[t].tile_hi) return;
+        const float* const* q = block.q + first_query + begin;
+        float* s = scores + begin * kChunk;
+        if (t == 0 && fetching) {
+            const auto bytes = static_cast<int64_t>(kv_chunk_bytes(block.types.k, hd));
+            score_tile<nq.value, LoadK>(q, ranges[t], k, hd, Fetch{kv.next_k, bytes / hd}, s);
+        } else {
+            score_tile<nq.value, LoadK>(q, ranges[t], k, hd, NoFetch(), s);
+        }
+    });
+    for_each_tile([&](int64_t t, int64_t begin, auto nq) {
+        if (ranges[t].tile_lo > ranges[t].tile_hi) return;
+        softmax_tile<nq.value>(ranges[t], block.softcap, scores + begin * kChunk,
+                               state + (first_query + begin) * stride, stride, &factors[t]);
+    });
+    for_each_tile([&](int64_t t, int64_t begin, auto nq) {
+        if (ranges[t].tile_lo > ranges[t].tile_hi) return;
+        const float* s = scores + begin * kChunk;
+        float* states = state + (first_query + begin) * stride;
+        if (t == 0 && fetching) {
+            const auto bytes = static_cast<int64_t>(kv_chunk_bytes(block.types.v, hd));
+            value_tile<nq.value, LoadV>(s, ranges[t], factors[t], v, hd, Fetch{kv.next_v, bytes / kChunk}, states);
+        } else {
+            value_tile<nq.value, LoadV>(s, ranges[t], factors[t], v, hd, NoFetch(), states);
+        }
+    });
 }
 
 template <class LoadK, class LoadV>
-void attend_tiles(const QueryBlock& block, int64_t chunk, const typename LoadK::Element* k,
-                  const typename LoadV::Element* v, float* state, float* scores) {
-    const int64_t tiles = (block.n + kTile - 1) / kTile;
-    for (int64_t t = 0; t < tiles; ++t) {
-        const int64_t begin = block.n * t / tiles, end = block.n * (t + 1) / tiles;
-        attend_tile_of<kTile, LoadK, LoadV>(end - begin, block, begin, chunk, k, v, state, scores);
+void attend_all(const QueryBlock& block, int64_t chunk, const typename LoadK::Element* k,
+                const typename LoadV::Element* v, const ChunkRef& kv, float* state, float* scores) {
+    for (int64_t first = 0; first < block.n; first += kTile * kMaxTiles) {
+        const int64_t n = block.n - first < kTile * kMaxTiles ? block.n - first : kTile * kMaxTiles;
+        attend_tiles<LoadK, LoadV>(block, first, n, chunk, k, v, kv, state, scores);
     }
 }
 
@@ -300,15 +365,15 @@ const float* widened_values(KvType type, const uint8_t* chunk, int64_t hd, float
 
 void attend(const QueryBlock& block, int64_t chunk, const ChunkRef& kv, float* state, float* scratch) {
     float* scores = scratch;
-    float* keys = scores + kMaxTile * kChunk;
+    float* keys = scores + kMaxTile * kMaxTiles * kChunk;
     float* values = keys + kChunk * block.head_dim;
     if (block.types.k == KvType::f16 && block.types.v == KvType::f16) {
-        attend_tiles<LoadF16, LoadF16>(block, chunk, reinterpret_cast<const uint16_t*>(kv.k),
-                                       reinterpret_cast<const uint16_t*>(kv.v), state, scores);
+        attend_all<LoadF16, LoadF16>(block, chunk, reinterpret_cast<const uint16_t*>(kv.k),
+                                       reinterpret_cast<const uint16_t*>(kv.v), kv, state, scores);
         return;
     }
-    attend_tiles<LoadF32, LoadF32>(block, chunk, widened_keys(block.types.k, kv.k, block.head_dim, keys),
-                                   widened_values(block.types.v, kv.v, block.head_dim, values), state, scores);
+    attend_all<LoadF32, LoadF32>(block, chunk, widened_keys(block.types.k, kv.k, block.head_dim, keys),
+                                   widened_values(block.types.v, kv.v, block.head_dim, values), kv, state, scores);
 }
 
 void reset(float* state, int64_t n, int64_t hd) {

@@ -104,7 +104,12 @@ void Executor::attend_groups(const AttentionItem& item, int64_t first_group, int
             continue;
         }
         uint8_t* page = segment.pages[chunk];
-        const ChunkRef kv{layout.k(page, step.layer, item.head), layout.v(page, step.layer, item.head)};
+        ChunkRef kv{layout.k(page, step.layer, item.head), layout.v(page, step.layer, item.head)};
+        // The next chunk of this head is fetched even past the group: whoever gets it finds it in a shared cache.
+        if (chunk < highest && chunk + 1 < static_cast<int64_t>(segment.pages.size())) {
+            kv.next_k = layout.k(segment.pages[chunk + 1], step.layer, item.head);
+            kv.next_v = layout.v(segment.pages[chunk + 1], step.layer, item.head);
+        }
         attention_kernels_.attend(queries, chunk, kv, state, scratch.floats.floats());
     }
 }
