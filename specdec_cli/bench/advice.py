@@ -7,6 +7,7 @@ from specdec_cli.bench.prompts import ALL
 from specdec_cli.bench.rows import Row
 
 _PAYS = 1.03  # below that a gain is noise
+_AUTO = "auto"
 _DRAFT = "draft"
 
 
@@ -23,6 +24,8 @@ def advise(rows: Sequence[Row]) -> str:
     if PLAIN not in overall or not candidates:
         return "Nothing to advise: a comparison needs the strategy none and at least one other."
     best = max(candidates, key=candidates.__getitem__)
+    if candidates.get(_AUTO, 0.0) >= candidates[best] / _PAYS:
+        best = _AUTO  # as good, and it adapts to other prompts
     if candidates[best] < _PAYS:
         return f"{_refusal(candidates)} ({_figures(candidates)}); {_exception(rows)}."
     sentence = f"Use {_option(best)}: it decodes {candidates[best]:.2f} times as fast as plain decoding here"

@@ -1,8 +1,8 @@
 """Runs every strategy on every prompt, interleaved, so that drifts of the machine meet all of them alike."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from specdec_cli.bench.passes import PassTotals
 from specdec_cli.decoding.types import FinishEvent, GenerationRequest, GenerationResult
@@ -23,11 +23,19 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to decode: an engine with its drafters and policy. `draft_max` is its draft length in a sweep."""
+    """A way to decode: an engine with its drafters and policy. `draft_max` is its draft length in a sweep.
+
+    `engines`: those of tasks (by id) that need one of their own, as drafters with a text for one prompt do.
+    """
 
     name: str
     engine: Engine
     draft_max: int | None = None
+    engines: Mapping[str, Engine] = field(default_factory=dict)
+
+    def engine_for(self, task: Task) -> Engine:
+        """The engine that runs a task."""
+        return self.engines.get(task.id, self.engine)
 
     @property
     def label(self) -> str:
@@ -79,15 +87,16 @@ def run_all(
     """Run the tasks; for each one all strategies in turn. Warm-up runs are short and not recorded."""
     for _ in range(warm_up):
         for strategy in strategies:
-            generate(strategy.engine, _shortened(tasks[0].request))
+            generate(strategy.engine_for(tasks[0]), _shortened(tasks[0].request))
     runs: list[Run] = []
     total = repetitions * len(tasks) * len(strategies)
     for repetition in range(repetitions):
         for task in tasks:
             for strategy in rotated(strategies, repetition):
                 on_step(Step(len(runs), total, strategy.label, task.id))
-                with recording(strategy.engine) as passes:
-                    result = generate(strategy.engine, task.request)
+                engine = strategy.engine_for(task)
+                with recording(engine) as passes:
+                    result = generate(engine, task.request)
                 runs.append(Run(task, strategy, repetition, result, passes))
     return runs
 

@@ -29,7 +29,7 @@ def cpu_name() -> str:
         if key.strip() == "model name":
             return value.strip()
     if sys.platform == "darwin":
-        return _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
+        return command_output("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
     return platform.processor() or platform.machine()
 
 
@@ -81,7 +81,7 @@ def total_memory() -> int | None:
     for line in _lines(Path("/proc/meminfo")):
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024
-    size = _output("sysctl", "-n", "hw.memsize") if sys.platform == "darwin" else ""
+    size = command_output("sysctl", "-n", "hw.memsize") if sys.platform == "darwin" else ""
     return int(size) if size.isdigit() else None
 
 
@@ -92,7 +92,7 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _output(*command: str, seconds: float = 5) -> str:
+def command_output(*command: str, seconds: float = 5) -> str:
     """What a command prints on stdout; empty when it is missing, fails or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)

@@ -53,7 +53,7 @@ class Inequality:
 
 
 def make_rows(runs: Sequence[Run], t_ms: Mapping[int, float]) -> list[Row]:
-    """Rows in the order in which strategies and categories appear; `t_ms` is the time of a pass by its rows.
+    """Rows by category, then by strategy, in order of appearance; `t_ms` is the time of a pass by its rows.
 
     The runs of the strategy "none" are the baseline; without them there are no speed-ups.
     """
@@ -68,7 +68,7 @@ def make_rows(runs: Sequence[Run], t_ms: Mapping[int, float]) -> list[Row]:
             own = [run for run in part if run.strategy.label == label]
             equal = not any(id(run) in unequal for run in own)
             rows.append(_row(category, own, plain, t_ms, equal=equal))
-    return sorted(rows, key=lambda row: labels.index(row.label))
+    return rows
 
 
 def find_inequalities(runs: Sequence[Run]) -> list[Inequality]:

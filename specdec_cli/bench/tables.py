@@ -11,8 +11,8 @@ from specdec_cli.bench.report import BenchReport, fork_line, row_document
 from specdec_cli.bench.rows import Row
 
 _COLUMNS = (
-    "strategy",
     "category",
+    "strategy",
     "prompts",
     "tok/s",
     "speed-up",
@@ -71,18 +71,18 @@ def description(report: BenchReport) -> list[str]:
     ]
 
 
-def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """A table with aligned columns; the first row is the head, the first two columns are text."""
+def markdown_table(rows: Sequence[Sequence[str]], *, text_columns: int = 2) -> str:
+    """A table with aligned columns; the first row is the head, the first `text_columns` are no numbers."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
         padded = [
-            cell.ljust(width) if i < 2 else cell.rjust(width)
+            cell.ljust(width) if i < text_columns else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
         ]
         return f"| {' | '.join(padded)} |"
 
-    rule = [("-" * width) if i < 2 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    rule = [("-" * width) if i < text_columns else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
     return "\n".join([line(rows[0]), f"| {' | '.join(rule)} |", *(line(row) for row in rows[1:])])
 
 
@@ -98,8 +98,8 @@ def percent(value: float | None) -> str:
 
 def _cells(row: Row) -> list[str]:
     return [
-        row.label,
         row.category,
+        row.label,
         str(row.prompts),
         number(row.decode_tps, 1) + _spread(row),
         number(row.speedup, 2),

@@ -36,6 +36,10 @@ class SpecdecGroup(LazyGroup):
         "models": LazyCommand("specdec_cli.cli.models", "app", "List, fetch, inspect and pair models."),
         "tokenize": _command("tokenize", "Print the token ids of a text."),
         "score": _command("score", "Perplexity and log-probabilities of a text."),
+        "bench": _command("bench", "Compare strategies on real prompts, or measure a model."),
+        "verify": _command("verify", "Check that speculation does not change the output."),
+        "doctor": _command("doctor", "Show what this machine offers and what is missing."),
+        "quantize": _command("quantize", "Write a model as another quantization type."),
     }
 
     def invoke(self, ctx: Any) -> Any:

@@ -57,9 +57,18 @@ class Settings:
 
     @classmethod
     def of(
-        cls, generation: GenerationOptions, spec: SpecOptions, template: TemplateOptions, *, raw: bool = False
+        cls,
+        generation: GenerationOptions,
+        spec: SpecOptions,
+        template: TemplateOptions,
+        *,
+        raw: bool = False,
+        prediction: str | None = None,
     ) -> "Settings":
-        """Check and combine options. Raises UsageError for what is wrong or contradictory."""
+        """Check and combine options; `prediction` stands in for --predict-file where that is not given.
+
+        Raises UsageError for what is wrong or contradictory.
+        """
         if raw:
             refuse_template_options(template)
         if "" in generation.stop:
@@ -70,7 +79,7 @@ class Settings:
             stop=tuple(check_text(text, "--stop") for text in generation.stop),
             drafters=drafter_names(spec),
             draft_limits=DraftLimits(spec.draft_max, spec.draft_min, spec.draft_p_min),
-            prediction=None if spec.predict_file is None else read_text_file(spec.predict_file),
+            prediction=prediction if spec.predict_file is None else read_text_file(spec.predict_file),
             ngram_match=(spec.ngram_min, spec.ngram_max),
             allow_mismatch=spec.allow_mismatch,
             system=system_message(template),
