@@ -37,7 +37,8 @@ def test_run_answers_and_reports(smollm2: Callable[..., subprocess.CompletedProc
     assert "Paris" in done.stdout
     assert re.fullmatch(
         r"prompt \d+ tokens at [\d.]+ tok/s, decoded \d+ tokens at [\d.]+ tok/s, ttft \d+ ms \| "
-        r"draft \d+/\d+ accepted \((n/a|[\d.]+ %)\), mean acceptance length [\d.]+ \| seed \d+\n",
+        r"draft \d+/\d+ accepted \((n/a|[\d.]+ %)\), mean acceptance length [\d.]+ \| "
+        r"(plain: [^|]+ \| )?seed \d+\n",
         done.stderr,
     )
 

@@ -84,12 +84,13 @@ def test_a7_a_model_drafting_for_itself_is_always_accepted(load, temperature):
 )
 def test_a2_ids_equal_plain(load, name, temperature, with_lookup):
     target, draft = load(TARGET), load(DRAFT)
-    n = N_TOKENS if temperature == 0 else N_TOKENS // 2
+    # The torch executor writes 2 tokens/s; toy models cover it in breadth.
+    n = N_TOKENS if target.executor == "native" else N_TOKENS // 4
     plain = run(target, [], name, temperature=temperature, n=n)
     drafted = run(target, [DraftModelDrafter(draft.model)], name, temperature=temperature, n=n)
     assert drafted.token_ids == plain.token_ids
     assert drafted.stats.mean_acceptance_length > 1.5
     if with_lookup:
-        looked_up = run(target, [NgramDrafter()], name, temperature=temperature, k=7)
+        looked_up = run(target, [NgramDrafter()], name, temperature=temperature, n=n, k=7)
         assert looked_up.token_ids == plain.token_ids
         assert looked_up.stats.num_accepted_tokens > 0
