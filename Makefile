@@ -43,5 +43,9 @@ check: $(VENV)/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# make bench MODEL=... DRAFT=... ARGS="..."
+bench: $(VENV)/run.stamp
+	$(BIN)/specdec bench $(RUN_OPTIONS)
+
 clean:
 	rm -rf $(VENV) build dist
