@@ -66,6 +66,8 @@ def make_rows(runs: Sequence[Run], t_ms: Mapping[int, float]) -> list[Row]:
         plain = _Speed.of([run for run in part if run.strategy.label == PLAIN])
         for label in labels:
             own = [run for run in part if run.strategy.label == label]
+            if not own:
+                continue
             equal = not any(id(run) in unequal for run in own)
             rows.append(_row(category, own, plain, t_ms, equal=equal))
     return rows

@@ -90,6 +90,8 @@ def force_isa(name: str | None, executor: Executor) -> None:
     info = native_info()
     if "problem" in info:
         raise UsageError(f"--isa {name}: {info['problem']}")
+    if info["isa"] != name:  # chosen once per process
+        raise UsageError(f"--isa {name}: this process uses {info['isa']} already")
 
 
 def check_repetitions(measure: MeasureOptions) -> None:

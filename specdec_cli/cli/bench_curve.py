@@ -1,7 +1,8 @@
 """`specdec bench --curve`: t(M), plain decoding, prefill, loading and memory of a model and its draft."""
 
+import csv
 import gc
-import json
+import io
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,18 +183,21 @@ def _print(documents: list[dict[str, Any]], output: Format) -> None:
         target, *drafts = documents
         print_json(target | ({"draft_model": drafts[0]} if drafts else {}))
     elif output is Format.CSV:
-        print_text("\n".join(["model,depth,rows,t_ms,t_ratio", *_csv_lines(documents)]))
+        print_text(_csv(documents))
     else:
         print_text("\n\n".join(_text(document) for document in documents))
 
 
-def _csv_lines(documents: list[dict[str, Any]]) -> list[str]:
-    return [
-        f"{json.dumps(document['model'])},{at['depth']},{rows},{time},{at['t_ratio'][rows]}"
-        for document in documents
-        for at in document["depths"]
-        for rows, time in at["t_ms"].items()
-    ]
+def _csv(documents: list[dict[str, Any]]) -> str:
+    """One line per model, depth and number of rows."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["model", "depth", "rows", "t_ms", "t_ratio"])
+    for document in documents:
+        for at in document["depths"]:
+            for rows, milliseconds in at["t_ms"].items():
+                writer.writerow([document["model"], at["depth"], rows, milliseconds, at["t_ratio"][rows]])
+    return stream.getvalue().rstrip("\n")
 
 
 def _text(document: dict[str, Any]) -> str:
@@ -201,7 +205,7 @@ def _text(document: dict[str, Any]) -> str:
 
     share = document["decode_gb_per_s"] / document["read_gb_per_s"]
     prefills = ", ".join(
-        f"{number(tps, 0)} tok/s ({n} tokens)" for n, tps in document["prefill_tps_by_length"].items()
+        f"{number(tps, 0, ' tok/s')} ({n} tokens)" for n, tps in document["prefill_tps_by_length"].items()
     )
     lines = [
         f"{document['model']} ({document['model_fingerprint'][:12]}), {document['threads']} threads, "
