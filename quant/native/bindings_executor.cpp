@@ -129,6 +129,10 @@ void executor_pack(GuardedExecutor& self, int index, const Vector<uint8_t>& data
     if (!done) raise_cancelled();
 }
 
+void executor_pack_rows(GuardedExecutor& self, int index, int64_t first_row, const Vector<uint8_t>& data) {
+    self.with([&](Executor& e) { e.pack_rows(index, first_row, data.data(), data.shape(0)); });
+}
+
 void executor_forward(GuardedExecutor& self, const Vector<int32_t>& tokens, const Vector<int32_t>& positions,
              const Vector<int32_t>& sequences, const Vector<int32_t>& parents, const Vector<int32_t>& outputs,
              const MutableMatrix& logits) {
@@ -296,6 +300,7 @@ void bind_executor(nb::module_& m) {
         .def(nb::init<ProgramHandle&, const std::string&, const std::string&, int64_t, int, const std::string&>(),
              "program"_a, nb::kw_only(), "k_type"_a, "v_type"_a, "n_ctx"_a, "threads"_a, "isa"_a = "")
         .def("pack", executor_pack, "matrix"_a, "data"_a.noconvert())
+        .def("pack_rows", executor_pack_rows, "matrix"_a, "first_row"_a, "data"_a.noconvert())
         .def("forward", executor_forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "sequences"_a.noconvert(),
              "parents"_a.noconvert(), "outputs"_a.noconvert(), "logits"_a.noconvert())
         .def("argmax", [](GuardedExecutor& s) { return s.with([](Executor& e) { return e.argmax(); }); })

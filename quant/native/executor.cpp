@@ -115,6 +115,20 @@ bool Executor::pack(int index, const uint8_t* source, size_t bytes, PollHook hoo
     return ThreadPool::shared(threads_).run(job, hook, hook_argument);
 }
 
+void Executor::pack_rows(int index, int64_t first_row, const uint8_t* source, size_t bytes) {
+    if (index < 0 || index >= static_cast<int>(program_->matrices.size())) throw std::invalid_argument("no such matrix");
+    const PackedMatrix& w = program_->matrices[index];
+    const WeightTypeInfo& info = weight_type_info(w.type);
+    const auto row_bytes = static_cast<size_t>(w.k / info.block_size * info.block_bytes);
+    const auto rows = static_cast<int64_t>(bytes / row_bytes);
+    const bool whole_panels = first_row % kPanelRows == 0 && (rows % kPanelRows == 0 || first_row + rows == w.n);
+    if (bytes % row_bytes != 0 || first_row < 0 || first_row + rows > w.n || !whole_panels)
+        throw std::invalid_argument("rows to repack do not fill whole panels of the matrix");
+    const size_t panel_bytes = packed_size(w.type, kPanelRows, w.k);
+    uint8_t* target = program_->packed(index) + static_cast<size_t>(first_row / kPanelRows) * panel_bytes;
+    specdec::pack(w.type, source, rows, w.k, 0, num_panels(rows), target);
+}
+
 void Executor::RopeTable::extend(const RopeSpec& spec, int64_t count) {
     half = static_cast<int64_t>(spec.inv_freq.size());
     if (count <= positions) return;

@@ -45,6 +45,10 @@ class Executor {
     // Repacks `source` (n rows in the file's format) into matrix `index`. Returns false when cancelled.
     bool pack(int index, const uint8_t* source, size_t bytes, PollHook hook, void* hook_argument);
 
+    // Repacks `source` into rows `first_row`.. of matrix `index`, between forward passes. Whole panels: first_row is a
+    // multiple of kPanelRows, and so is the number of rows unless they reach the end. Throws std::invalid_argument.
+    void pack_rows(int index, int64_t first_row, const uint8_t* source, size_t bytes);
+
     // Writes logits [num_outputs][n_vocab]. Returns false when cancelled; then nothing is pending.
     // Throws std::invalid_argument, ContextFull, std::bad_alloc; then nothing is pending either.
     bool forward(const ForwardRows& rows, float* logits, PollHook hook, void* hook_argument);

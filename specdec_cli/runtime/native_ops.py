@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from quant.reference import dequantize
 from quant.tensor import QuantTensor
@@ -23,6 +24,7 @@ from .native_memory import MemoryPlan, release_pages
 from .native_program import ProgramBuilder
 from .ops import AttentionSpec
 from .plan import Plan
+from .plan_edit import head_weight
 
 Progress = Callable[[int, int], None]  # (bytes done, bytes in all)
 KV_TYPES = ("f16", "q8_0", "f32")
@@ -76,6 +78,7 @@ class NativeModel:
         self._n_ctx = n_ctx
         self._logits: list[FloatArray] = []
         self._latest: FloatArray = np.empty((0, self._n_vocab), np.float32)
+        self._head = _head_matrix(plan, builder.matrices)
         self._load(builder.matrices, progress)
 
     @property
@@ -178,6 +181,16 @@ class NativeModel:
             raise ValueError(f"the latest forward has {len(self._latest)} output rows, not {row + 1}")
         return _native.top_k(self._latest[row], k)
 
+    def write_head_rows(self, first: int, packed: npt.NDArray[np.uint8]) -> None:
+        """Overwrite rows `first`, ... of the layer that makes the logits, given packed in the matrix's type.
+
+        Whole panels of 16 rows, between two forward passes. A table that also serves as embedding changes
+        there too. Raises ValueError for rows that are not there or no whole panels.
+        """
+        if self._head is None:
+            raise ValueError("the logits of this model do not come from a matrix")
+        self._executor.pack_rows(self._head, first, packed)
+
     def request_cancel(self) -> None:
         """Stop the forward pass in progress, if any; its caller gets `quant._native.CancelledError`."""
         _native.request_cancel()
@@ -225,6 +238,13 @@ class NativeModel:
         self._logits = [a for a in self._logits if sys.getrefcount(a) > _UNHELD or a.shape[0] > rows][-3:]
         self._logits.append(array)
         return array[:rows]
+
+
+def _head_matrix(plan: Plan, matrices: Sequence[QuantTensor]) -> int | None:
+    try:
+        return matrices.index(head_weight(plan))
+    except ValueError:
+        return None
 
 
 _UNHELD = 3  # references of an array that only the list above holds: list, loop variable, argument

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from .device import available_memory, check_device, usable_cores
 from .kv_cache import PAGE_TOKENS, PageTable
 from .ops import AttentionSpec
 from .plan import Plan, replay
+from .plan_edit import head_weight
 from .torch_kv import TorchKvStore
 from .torch_ops import Pass, RopeTables, TorchOps
 from .torch_probe import Tilings, probe_plan
@@ -75,6 +78,9 @@ class TorchModel:
         self._store = TorchKvStore(_attention_specs(plan), -(-n_ctx // PAGE_TOKENS))
         self._ropes = RopeTables()
         self._pending: _Pending | None = None
+        # A head may have fewer rows than there are tokens to read.
+        tables = [op.weights[0] for op in plan.ops if op.kind == "embed"]
+        self._num_ids = min([table.shape[0] for table in tables if table is not None], default=self.n_vocab)
 
     @property
     def n_vocab(self) -> int:
@@ -129,8 +135,8 @@ class TorchModel:
         paths = split_paths(rows, self._table.length)
         for path in paths:
             self._table.require_room(path.sequence, len(path.rows))
-        if rows.token_ids.min() < 0 or rows.token_ids.max() >= self.n_vocab:
-            raise ValueError(f"token ids must be between 0 and {self.n_vocab - 1}")
+        if rows.token_ids.min() < 0 or rows.token_ids.max() >= self._num_ids:
+            raise ValueError(f"token ids must be between 0 and {self._num_ids - 1}")
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
         work = Pass(rows, paths, {path.sequence: self._table.pages(path.sequence) for path in paths})
@@ -159,6 +165,13 @@ class TorchModel:
             return
         self._append(sequence, rows, pending.layers)
         pending.last[sequence] = parent
+
+    def write_head_rows(self, first: int, packed: npt.NDArray[np.uint8]) -> None:
+        """Overwrite rows `first`, ... of the layer that makes the logits, given packed in the matrix's type.
+
+        Raises ValueError for rows that are not there, and for a matrix in a file, which is read-only.
+        """
+        self._weights.replace_rows(head_weight(self._plan), first, packed)
 
     def _append(self, sequence: int, rows: Sequence[int], layers: dict[int, tuple[Tensor, Tensor]]) -> None:
         start = self._table.length(sequence)

@@ -58,6 +58,21 @@ class TorchWeights:
             found = self._vectors[weight] = torch.from_numpy(dequantize(weight)).clone()
         return found
 
+    def replace_rows(self, weight: QuantTensor, first: int, packed: npt.NDArray[np.uint8]) -> None:
+        """Overwrite rows `first`, ... of a matrix, given packed in its type.
+
+        Raises ValueError for rows that are not there, and for a matrix in a file, which is read-only.
+        """
+        count, rest = divmod(len(packed), weight.row_bytes)
+        if rest or first < 0 or first + count > weight.shape[0]:
+            raise ValueError(f"rows to overwrite are not rows of {weight.name}")
+        weight.data[first * weight.row_bytes :][: len(packed)] = packed
+        values = torch.from_numpy(dequantize_rows(weight, np.arange(first, first + count)))
+        for block in self._kept.get(weight, ()):
+            start, stop = max(first, block.start), min(first + count, block.stop)
+            if start < stop:
+                block.values[start - block.start : stop - block.start] = values[start - first : stop - first]
+
     def rows(self, table: QuantTensor, indices: npt.NDArray[np.intp]) -> Tensor:
         """Rows of an embedding table, [len(indices), K], from its packed form."""
         return torch.from_numpy(dequantize_rows(table, indices))
