@@ -83,7 +83,7 @@ class _Job:
 
     @classmethod
     def of(cls, tensor: QuantTensor, qtype: QuantType) -> "_Job":
-        if qtype not in QUANTIZABLE:
+        if qtype not in QUANTIZABLE and qtype != tensor.qtype:
             known = ", ".join(known.name for known in QUANTIZABLE)
             raise QuantError(f"there is no quantizer for type {qtype.name}; there are {known}")
         if tensor.shape[-1] % qtype.block_size:

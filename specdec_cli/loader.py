@@ -19,6 +19,8 @@ from .runtime.device import usable_cores
 from .runtime.plan import Plan, RecordingOps
 
 if TYPE_CHECKING:
+    from .diet import Diet, DietOptions, DietReport
+    from .draft_head import CutHead
     from .text.tokenizer import Tokenizer
 
 ExecutorName = Literal["native", "torch"]
@@ -36,6 +38,7 @@ class LoadOptions:
     kv_type: str | tuple[str, str] | None = None  # (keys, values) may differ; native: f16, torch: f32 only
     isa: str | None = None  # native: kernels to use, default the best that this CPU has
     memory_budget: int | None = None  # torch: bytes of dequantized weights to keep in memory
+    diet: "DietOptions | None" = None  # for a draft model: what may be altered to make it faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class LoadedModel:
     path: Path
     fingerprint: str
     executor: ExecutorName  # the one in use
+    diet: "DietReport | None" = None  # what was altered
+    cut_head: "CutHead | None" = None  # between the rows of a head that was cut and token ids
 
 
 def load_model(
@@ -82,7 +87,8 @@ def load_model(
         n_ctx = _context_size(options.n_ctx, config, notice)
         threads = _threads(options.threads, notice)
         make = _native_executor if executor == "native" else _torch_executor
-        model = make(plan, options, n_ctx, threads, progress)
+        diet = _diet(plan, options, tokenizer.eog_ids, threads, progress)
+        model = make(plan if diet is None else diet.plan, options, n_ctx, threads, progress)
         for line in getattr(model, "notices", ()):
             notice(line)
     except (QuantError, ModelError) as error:
@@ -98,6 +104,8 @@ def load_model(
         path=Path(path),
         fingerprint=fingerprint,
         executor=executor,
+        diet=None if diet is None else diet.report,
+        cut_head=None if diet is None else diet.attached_head(model),
     )
 
 
@@ -106,6 +114,17 @@ def build_plan(metadata: Mapping[str, Any], tensors: Mapping[str, QuantTensor]) 
     config = ModelConfig.from_metadata(metadata, tensors)
     recorder = RecordingOps()
     return config, recorder.finish(bind(config, tensors)(recorder))
+
+
+def _diet(
+    plan: Plan, options: LoadOptions, eog_ids: frozenset[int], threads: int, progress: Progress
+) -> "Diet | None":
+    """Put a draft model on its diet, if it is to have one."""
+    if options.diet is None:
+        return None
+    from .diet import put_on_diet
+
+    return put_on_diet(plan, options.diet, always_ids=eog_ids, threads=threads, progress=progress)
 
 
 def choose_executor(wanted: ExecutorName, notice: Callable[[str], None]) -> ExecutorName:

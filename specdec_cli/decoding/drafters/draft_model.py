@@ -8,6 +8,7 @@ import numpy as np
 from ...errors import UsageError
 from ...protocols import FloatArray, LanguageModel, Rows
 from .base import Draft, DraftRequest, common_prefix
+from .head import OutputHead, WholeHead
 
 
 @dataclass(slots=True)
@@ -50,16 +51,22 @@ class DraftModelDrafter:
         blocked_ids: Sequence[int] = (),
         catch_up_rows: int = 512,
         relative_cost: float = 0.3,
+        head: OutputHead | None = None,
     ) -> None:
         """Draft with ids below `n_shared_vocab` (default: all of the model's) except `blocked_ids`.
+
+        `head` is that of a model whose head was cut; by default the model has a logit for each id.
 
         `relative_cost` is a guess of the time of a step over that of a target pass, until it is measured.
         """
         self._model = model
-        self._n_shared = model.n_vocab if n_shared_vocab is None else min(n_shared_vocab, model.n_vocab)
-        if self._n_shared < 1:
+        self._head: OutputHead = head if head is not None else WholeHead(model.n_vocab)
+        n_vocab = self._head.n_vocab
+        allowed = np.ones(n_vocab if n_shared_vocab is None else min(n_shared_vocab, n_vocab), np.bool_)
+        allowed[np.array([i for i in blocked_ids if i < len(allowed)], np.intp)] = False
+        if not len(allowed):
             raise UsageError("the draft model shares no token with the target")
-        self._blocked = np.array(sorted({i for i in blocked_ids if i < self._n_shared}), np.intp)
+        self._head.restrict(allowed)
         self._catch_up_rows = catch_up_rows
         self.relative_cost = relative_cost
         self._held: dict[int, _Held] = {}
@@ -114,9 +121,10 @@ class DraftModelDrafter:
             self._model.truncate(held.kv, common)
             del held.tokens[common:]
         todo = list(context[common:])
-        if max(todo) >= self._model.n_vocab:
+        if max(todo) >= self._head.n_vocab:
             draft.notice = "drafting stopped: the text contains a token that the draft model does not know"
             return None
+        self._head.admit(todo)
         # The last drafted token is not computed, so the context may hold one less than is drafted.
         return _Work(request, held, todo, min(request.max_tokens, n_ctx - len(context) + 1), draft)
 
@@ -165,7 +173,8 @@ class DraftModelDrafter:
 
     def _choose_one(self, item: _Work, logits: FloatArray) -> bool:
         request, draft = item.request, item.draft
-        choice = request.sampler.choose(self._usable(logits), len(request.context) + len(draft.token_ids))
+        usable, ids = self._head.usable(logits)
+        choice = request.sampler.choose(usable, len(request.context) + len(draft.token_ids), ids=ids)
         confidence = choice.confidence
         if confidence < request.draft_p_min:
             return False
@@ -176,11 +185,3 @@ class DraftModelDrafter:
         if len(draft.token_ids) >= item.limit or choice.token_id in request.eog_ids:
             return False
         return request.go_on is None or request.go_on(draft.confidences)
-
-    def _usable(self, logits: FloatArray) -> FloatArray:
-        """Logits of the ids that may be proposed."""
-        shared = logits[: self._n_shared]
-        if len(self._blocked):
-            shared = shared.copy()
-            shared[self._blocked] = -np.inf
-        return shared
