@@ -15,6 +15,7 @@ from specdec_cli.errors import SpecdecError, UsageError
 
 if TYPE_CHECKING:
     from specdec_cli.decoding.drafters.base import Drafter
+    from specdec_cli.diet import DietOptions
     from specdec_cli.loader import LoadedModel
     from specdec_cli.registry import Catalog, ResolvedModel
 
@@ -129,27 +130,30 @@ class LoadedModels:
 
     options: ModelOptions
     reporter: Reporter
-    _loaded: dict[tuple[Path, int | None], "LoadedModel"] = field(default_factory=dict)
+    _loaded: dict[tuple[Path, int | None, "DietOptions | None"], "LoadedModel"] = field(default_factory=dict)
 
     @property
     def first(self) -> "LoadedModel":
         """What was loaded first: the target."""
         return next(iter(self._loaded.values()))
 
-    def load(self, path: Path, *, n_ctx: int | None) -> "LoadedModel":
-        """Load a model with room for `n_ctx` tokens, unless that was done before."""
-        if (path, n_ctx) not in self._loaded:
-            self._loaded[path, n_ctx] = self._load(path, n_ctx)
-        return self._loaded[path, n_ctx]
+    def load(self, path: Path, *, n_ctx: int | None, diet: "DietOptions | None" = None) -> "LoadedModel":
+        """Load a model with room for `n_ctx` tokens, unless that was done before; a draft with its diet."""
+        key = path, n_ctx, diet
+        if key not in self._loaded:
+            self._loaded[key] = self._load(*key)
+        return self._loaded[key]
 
-    def _load(self, path: Path, n_ctx: int | None) -> "LoadedModel":
+    def _load(self, path: Path, n_ctx: int | None, diet: "DietOptions | None") -> "LoadedModel":
         from specdec_cli.loader import LoadOptions, load_model
 
         started = perf_counter()
         self.reporter.status(f"loading {path.name}")
         loaded = load_model(
             path,
-            LoadOptions(executor=self.options.executor.value, n_ctx=n_ctx, threads=self.options.threads),
+            LoadOptions(
+                executor=self.options.executor.value, n_ctx=n_ctx, threads=self.options.threads, diet=diet
+            ),
             progress=self._progress(path.name),
             on_notice=self.reporter.notice,
         )
@@ -158,6 +162,8 @@ class LoadedModels:
             f"loaded {path} in {perf_counter() - started:.2f} s: {loaded.config.architecture}, "
             f"{loaded.model.n_ctx} tokens of context, executor {loaded.executor}"
         )
+        if loaded.diet is not None:
+            self.reporter.detail(loaded.diet.describe())
         return loaded
 
     def _progress(self, name: str) -> Callable[[int, int], None]:
@@ -185,7 +191,7 @@ def _make_drafters(
             continue
         try:
             n_ctx = min(target.model.n_ctx, trained_context(draft_path))
-            draft = loading.load(draft_path, n_ctx=n_ctx)
+            draft = loading.load(draft_path, n_ctx=n_ctx, diet=settings.diet)
             report = check_pairing(target.tokenizer, draft.tokenizer, allow_mismatch=settings.allow_mismatch)
             report.require()
         except SpecdecError as error:
@@ -201,7 +207,8 @@ def _make_drafters(
                 draft.model,
                 n_shared_vocab=report.n_shared,
                 blocked_ids=report.blocked,
-                relative_cost=_relative_cost(target.path, draft.path),
+                relative_cost=_relative_cost(target, draft),
+                head=draft.cut_head,
             )
         )
     return drafters, draft
@@ -220,11 +227,12 @@ def _make_lookup(name: str, settings: Settings, target: "LoadedModel") -> "Draft
     return PredictionDrafter(target.tokenizer.encode(settings.prediction))
 
 
-def _relative_cost(target: Path, draft: Path) -> float:
+def _relative_cost(target: "LoadedModel", draft: "LoadedModel") -> float:
     """A guess of what a draft step costs in target passes: both read their weights once."""
-    if any("-of-" in path.name for path in (target, draft)):  # the size of one shard says nothing
+    if any("-of-" in model.path.name for model in (target, draft)):  # the size of one shard says nothing
         return 0.3
-    return min(1.0, draft.stat().st_size / max(1, target.stat().st_size))
+    share = 1.0 if draft.diet is None else draft.diet.bytes_after / max(1, draft.diet.bytes_before)
+    return min(1.0, share * draft.path.stat().st_size / max(1, target.path.stat().st_size))
 
 
 def context_of(model: ModelOptions, path: Path) -> int | None:

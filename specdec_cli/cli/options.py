@@ -310,6 +310,26 @@ class SpecOptions:
             "--draft-p-min", metavar="P", panel=_SPEC, help="End a draft before a token of lower confidence."
         ),
     ] = 0.0
+    draft_quant: Annotated[
+        str,
+        option(
+            "--draft-quant",
+            metavar="auto|keep|TYPE",
+            panel=_SPEC,
+            help="Type that the draft model's matrices are converted to when it is loaded; auto: a fast "
+            "4-bit type for those that are larger, if that makes a step a tenth cheaper.",
+        ),
+    ] = "auto"
+    draft_vocab: Annotated[
+        str,
+        option(
+            "--draft-vocab",
+            metavar="auto|all|N",
+            panel=_SPEC,
+            help="Tokens that the draft model may propose: the N most frequent and those that occur; auto: "
+            "49152 where that makes a step a tenth cheaper.",
+        ),
+    ] = "auto"
     ngram_min: Annotated[
         int,
         option(

@@ -13,6 +13,7 @@ from specdec_cli.decoding.controller import Controller
 from specdec_cli.decoding.drafters.ngram import NgramDrafter
 from specdec_cli.decoding.drafters.suffix import SuffixDrafter
 from specdec_cli.decoding.policy import FixedDraftLength
+from specdec_cli.diet import DietOptions
 from specdec_cli.errors import UsageError
 from specdec_cli.sampling.params import SamplingParams, parse_samplers
 
@@ -50,6 +51,7 @@ class Settings:
     draft_limits: DraftLimits
     prediction: str | None  # text that the answer may resemble
     ngram_match: tuple[int, int | None]  # shortest and longest
+    diet: DietOptions  # of the draft model
     allow_mismatch: bool
     system: str | None
     template: TemplateChoice | None  # None: raw text, no template
@@ -81,6 +83,7 @@ class Settings:
             draft_limits=DraftLimits(spec.draft_max, spec.draft_min, spec.draft_p_min),
             prediction=prediction if spec.predict_file is None else read_text_file(spec.predict_file),
             ngram_match=(spec.ngram_min, spec.ngram_max),
+            diet=DietOptions.parse(spec.draft_quant, spec.draft_vocab),
             allow_mismatch=spec.allow_mismatch,
             system=system_message(template),
             template=None if raw else template_choice(template),
@@ -124,6 +127,8 @@ class Settings:
             "draft_max": self._effective_draft_max,
             "draft_min": self.draft_limits.min_tokens,
             "draft_p_min": self.draft_limits.p_min,
+            "draft_quant": self.diet.quant if isinstance(self.diet.quant, str) else self.diet.quant.name,
+            "draft_vocab": self.diet.vocab,
         }
 
     @property
