@@ -230,6 +230,9 @@ def model_path() -> Callable[[str], Path]:
     Skips the test where the file is absent, unless SPECDEC_REQUIRE_MODELS=1 makes that a failure.
     """
 
+    # Found before a test points the cache elsewhere.
+    cached_models = {alias: _cached_model(alias) for alias in MODEL_FILES}
+
     def find(alias: str) -> Path:
         beside = Path(__file__).resolve().parents[2] / "models"
         directories = [Path(d) for d in [os.environ.get("SPECDEC_MODELS_DIR")] if d] or [beside]
@@ -237,7 +240,7 @@ def model_path() -> Callable[[str], Path]:
             candidate = directory / MODEL_FILES[alias]
             if candidate.is_file():
                 return candidate
-        cached = _cached_model(alias)
+        cached = cached_models[alias]
         if cached is not None:
             return cached
         message = (

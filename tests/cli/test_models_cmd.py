@@ -226,7 +226,7 @@ def test_a_tokenizer_that_is_broken_is_named_with_its_file(specdec, tiny_gguf) -
 
 
 @pytest.mark.real
-def test_e1_unrelated_models_are_refused(specdec, model_path) -> None:
+def test_e1_unrelated_models_are_refused(model_path, specdec) -> None:
     done = specdec("models", "check", str(model_path("qwen2.5-coder-1.5b")), str(model_path("smollm2-135m")))
     assert done.code == 1
     assert "151936 tokens in the target, 49152 in the draft" in done.out
@@ -234,7 +234,7 @@ def test_e1_unrelated_models_are_refused(specdec, model_path) -> None:
 
 
 @pytest.mark.real
-def test_the_qwen_pair_fits(specdec, model_path) -> None:
+def test_the_qwen_pair_fits(model_path, specdec) -> None:
     target, draft = model_path("qwen2.5-coder-1.5b"), model_path("qwen2.5-coder-0.5b")
     done = specdec("models", "check", str(target), str(draft), "--json")
     document = json.loads(done.out)
