@@ -13,6 +13,7 @@ _SCORED = 96  # first tokens of a text are enough to tell
 _RANDOM = 0.6  # of the surprise of a uniform choice; real text stays below half of it
 _FEW_PROMPTS = 4
 _SHORT_ANSWER = 16
+_BUSY = 0.5  # runnable tasks per core
 
 
 def is_random(model: LanguageModel, token_ids: Sequence[int], bos_id: int | None = None) -> bool:
@@ -43,6 +44,15 @@ def prompt_warnings(
             + _listed(random)
         )
     return warnings
+
+
+def machine_warnings(load_average: float, cores: int) -> list[str]:
+    """Warnings about what else the machine does; `load_average` is that of the last minute."""
+    if load_average <= _BUSY * cores:
+        return []
+    return [
+        f"the machine is busy (load average {load_average:.1f} on {cores} cores): times will be uncertain"
+    ]
 
 
 def run_warnings(runs: Sequence[Run]) -> list[str]:

@@ -94,6 +94,17 @@ def force_isa(name: str | None, executor: Executor) -> None:
         raise UsageError(f"--isa {name}: this process uses {info['isa']} already")
 
 
+def load_average(reporter: Reporter) -> float:
+    """What the machine did in the last minute, in runnable tasks; says so when that was much."""
+    from specdec_cli.bench.soundness import machine_warnings
+    from specdec_cli.runtime.device import usable_cores
+
+    load = os.getloadavg()[0]
+    for warning in machine_warnings(load, usable_cores()):
+        reporter.notice(warning)
+    return round(load, 2)
+
+
 def check_repetitions(measure: MeasureOptions) -> None:
     """Raise UsageError for numbers of runs that make no sense."""
     if measure.repetitions is not None and measure.repetitions < 1:
@@ -141,6 +152,7 @@ def _measure(
     repetitions = measure.repetitions or _REPETITIONS
     with Workshop(model, generation, spec, template, prompts=prompts.prompts, reporter=reporter) as shop:
         plans = shop.plans(lengths)
+        load = load_average(reporter)
         strategies = [shop.strategy(plan) for plan in plans]
         tasks = shop.tasks()
         reporter.status("looking at the prompts")
@@ -169,7 +181,7 @@ def _measure(
             find_inequalities(runs),
             t_ms=t_ms,
             settings=settings,
-            machine=_machine(shop.target),
+            machine=_machine(shop.target) | {"load_average": load},
             contest=lambda found: contest(
                 shop.target.model,
                 found.run.task.request,

@@ -53,11 +53,13 @@ def run_curve(
     """Measure and print. Each model is alone in memory while it is measured."""
     from specdec_cli.bench.bandwidth import read_bandwidth
     from specdec_cli.bench.curve import CurveOptions
+    from specdec_cli.cli.bench import load_average
 
     options = CurveOptions(
         depths=parse_lengths(mode.depth or "0", "--depth", minimum=0),
         repetitions=measure.repetitions or CurveOptions().repetitions,
     )
+    load = load_average(reporter)
     measured = [_measure(name, model, options, reporter) for name in (model.model, draft)[: 1 + bool(draft)]]
     reporter.status("read bandwidth")
     bandwidth = read_bandwidth(measured[0].threads)
@@ -66,7 +68,8 @@ def run_curve(
         from specdec_cli.bench.plot import plot
 
         plot((), {m.path.name: m.curve.depths[0].t_ms for m in measured}, destination.plot)
-    _print([_document(m, bandwidth) for m in measured], destination.output)
+    documents = [_document(m, bandwidth) | {"load_average": load} for m in measured]
+    _print(documents, destination.output)
 
 
 def _measure(name: str | None, model: ModelOptions, options: "CurveOptions", reporter: Reporter) -> Measured:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from specdec_cli.bench.soundness import is_random, prompt_warnings, run_warnings
+from specdec_cli.bench.soundness import is_random, machine_warnings, prompt_warnings, run_warnings
 
 N_VOCAB = 500
 
@@ -46,6 +46,12 @@ def test_warnings_about_prompts(toy):
 def test_long_lists_are_cut(toy):
     (tiny,) = prompt_warnings({str(i): [1] for i in range(8)}, counting(toy))
     assert tiny.endswith("0, 1, 2, 3, 4 and 3 more")
+
+
+def test_a_busy_machine():
+    assert machine_warnings(1.0, 2) == []
+    (warning,) = machine_warnings(1.5, 2)
+    assert "load average 1.5 on 2 cores" in warning
 
 
 def test_short_answers(toy):
