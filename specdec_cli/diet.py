@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 
 FAST_TYPE = BY_NAME["Q4_0"]
 AUTO_VOCAB = 49152  # ids: rows of a head that cost little and miss little
-SPARE_ROWS = 2048  # for ids that join while it runs
+SPARE_ROWS = 1024  # for ids that join while it runs
 
 SMALL_BITS = 5.0  # types of at most so many bits per weight are small enough as they are
 KEY_VALUE_SHARE = 0.05  # keys and values stay where they are so few of all weights: they matter the most
