@@ -39,6 +39,6 @@ void dequantize_row(const PackedMatrix& w, int64_t row, float* out) {
 }  // namespace
 
 extern const Kernels kKernels;
-const Kernels kKernels = {Isa::SPECDEC_ISA, quantize, matmul, dequantize_row};
+const Kernels kKernels = {Isa::SPECDEC_ISA, quantize, quantize_range, matmul, dequantize_row};
 
 }  // namespace specdec::SPECDEC_ISA

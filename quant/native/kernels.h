@@ -19,6 +19,7 @@ constexpr int kKernelRevision = 1;
 
 constexpr int64_t kPanelRows = 16;  // rows of W per panel; threads split N at multiples of this
 constexpr size_t kAlignment = 64;   // of packed weights and activation workspaces
+constexpr int64_t kActUnit = 256;   // activations that are quantized together
 
 enum class WeightType : uint8_t {
     F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, NF4,
@@ -65,6 +66,9 @@ struct Kernels {
 
     // Fills rows [m_begin, m_end) of the workspace. Row-invariant; threads may split rows.
     void (*quantize)(const Activations& a, int64_t m_begin, int64_t m_end);
+
+    // The same for elements [k_begin, k_end) of row m only: k_begin a multiple of kActUnit, k_end too or a.k.
+    void (*quantize_range)(const Activations& a, int64_t m, int64_t k_begin, int64_t k_end);
 
     // y[i][n] for all a.m rows and n in [n_begin, n_end): n_begin a multiple of kPanelRows, n_end too or w.n.
     // `y` points at element [0][0] of the whole result; bias has w.n elements or is nullptr. Float weight types do not

@@ -74,21 +74,73 @@ inline void quantize_sums(ActBlock& a, const float* sums16) {
     for (int i = 0; i < 16; i++) a.sum16_q[i] = static_cast<int16_t>(q[i / 4 * 4 + kOrder[i % 4]]);
 }
 
-void quantize(const Activations& a, int64_t m_begin, int64_t m_end) {
-    ActBlock* blocks = static_cast<ActBlock*>(a.workspace);
-    for (int64_t m = m_begin; m < m_end; m++) {
-        const float* row = a.x + static_cast<size_t>(m) * a.ldx;
-        for (int64_t k = 0; k < a.k; k += kSuperBlock) {
-            ActBlock& block = blocks[k / kSuperBlock * a.m + m];
-            float padded[kSuperBlock];
-            const float* x = row + k;
-            if (a.k - k < kSuperBlock) {
-                for (int i = 0; i < kSuperBlock; i++) padded[i] = i < a.k - k ? x[i] : 0.0f;
-                x = padded;
+// The same as quantize_block for all eight blocks and quantize_sums, for finite blocks of which none counts as zero;
+// `largest_bits` are those of the blocks' largest |x|.
+inline void quantize_plain(const float* x, ActBlock& a, const int32_t* largest_bits) {
+    alignas(64) float scale[16], inverse[16], sums16[16];
+    alignas(64) int32_t total[16];
+    for (int i = 0; i < 16; i += kLanes) {
+        const vf largest = vf_bits(vi_load(largest_bits + i)), limit = vf_set(127.0f);
+        vf_store(scale + i, vf_div(largest, limit));
+        vf_store(inverse + i, vf_div(limit, largest));
+    }
+    for (int b = 0; b < 8; b++) {
+        const vf factor = vf_set(inverse[b]);
+        for (int half = 0; half < 2; half++) {
+            vi sum = vi_zero();
+            for (int i = kBlock * b + 16 * half; i < kBlock * b + 16 * half + 16; i += kLanes) {
+                const vi q = vf_to_int(vf_mul(vf_load(x + i), factor));
+                vi_store_s8(a.q + i, q);
+                sum = vi_add(sum, q);
             }
-            float sums16[16];
-            for (int b = 0; b < 8; b++) quantize_block(x + kBlock * b, block, b, sums16);
-            quantize_sums(block, sums16);
+            total[2 * b + half] = vi_reduce_add(sum);
         }
     }
+    for (int i = 0; i < 16; i++) {
+        a.minus32[i] = -32 * total[i];
+        sums16[i] = scale[i / 2] * static_cast<float>(total[i]);
+    }
+    for (int b = 0; b < 8; b++) {
+        const int32_t sum = total[2 * b] + total[2 * b + 1];
+        a.scale[b] = scale[b];
+        a.sum[b] = scale[b] * static_cast<float>(sum);
+        a.minus8[b] = -8 * sum;
+        a.minus16[b] = -16 * sum;
+        a.minus128[b] = -128 * sum;
+    }
+    quantize_sums(a, sums16);
+}
+
+inline void quantize_superblock(const float* x, ActBlock& a) {
+    // Unused lanes hold 1.0: their quotients are harmless.
+    alignas(64) int32_t largest_bits[16];
+    bool plain = true;
+    for (int b = 0; b < 8; b++) {
+        largest_bits[b] = max_abs_bits<kBlock>(x + kBlock * b);
+        largest_bits[b + 8] = 0x3f800000;
+        plain = plain && largest_bits[b] >= float_bits(kTiny) && largest_bits[b] < 0x7f800000;
+    }
+    if (plain) return quantize_plain(x, a, largest_bits);
+    float sums16[16];
+    for (int b = 0; b < 8; b++) quantize_block(x + kBlock * b, a, b, sums16);
+    quantize_sums(a, sums16);
+}
+
+// Elements [k_begin, k_end) of one row; both multiples of kSuperBlock, k_end also a.k.
+void quantize_range(const Activations& a, int64_t m, int64_t k_begin, int64_t k_end) {
+    ActBlock* blocks = static_cast<ActBlock*>(a.workspace);
+    const float* row = a.x + static_cast<size_t>(m) * a.ldx;
+    for (int64_t k = k_begin; k < k_end; k += kSuperBlock) {
+        float padded[kSuperBlock];
+        const float* x = row + k;
+        if (a.k - k < kSuperBlock) {
+            for (int i = 0; i < kSuperBlock; i++) padded[i] = i < a.k - k ? x[i] : 0.0f;
+            x = padded;
+        }
+        quantize_superblock(x, blocks[k / kSuperBlock * a.m + m]);
+    }
+}
+
+void quantize(const Activations& a, int64_t m_begin, int64_t m_end) {
+    for (int64_t m = m_begin; m < m_end; m++) quantize_range(a, m, 0, a.k);
 }
