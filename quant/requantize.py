@@ -6,8 +6,7 @@ Not meant for activations or training; the accuracy of each quantizer is stated 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
-from types import ModuleType
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +93,7 @@ class _Job:
             unit = tensor.qtype.block_size
         else:
             unit = max(GROUP, qtype.block_size, tensor.qtype.block_size)
+            unit = tensor.num_elements if tensor.num_elements % unit else unit
         num_units = 0 if tensor.qtype == qtype else tensor.num_elements // unit
         out = np.empty((num_units, unit // qtype.block_size * qtype.block_bytes), np.uint8)
         return cls(tensor, qtype, unit, out)
@@ -113,38 +113,17 @@ class _Job:
         source = self.tensor.qtype
         first, count = start * self.unit // source.block_size, len(out) * self.unit // source.block_size
         blocks = self.tensor.data.reshape(-1, source.block_bytes)[first : first + count]
-        try:
-            native = native_q4_0() if self.qtype.name == "Q4_0" else None
-            if native is not None and native.converts_to_q4_0(source.name):
-                _convert_natively(native, source, blocks, out)
-            else:
-                with np.errstate(all="ignore"):
-                    out[:] = _convert(source, blocks, self.qtype, self.unit).reshape(out.shape)
-        except QuantError as error:
-            raise QuantError(f"tensor {self.tensor.name!r} {error}") from error
+        with np.errstate(all="ignore"):
+            try:
+                out[:] = _convert(source, blocks, self.qtype, self.unit).reshape(out.shape)
+            except QuantError as error:
+                raise QuantError(f"tensor {self.tensor.name!r} {error}") from error
         return len(out) * self.unit
 
     def result(self) -> QuantTensor:
         if self.tensor.qtype == self.qtype:
             return self.tensor
         return QuantTensor(self.tensor.name, self.qtype, self.tensor.shape, self.out.reshape(-1))
-
-
-@cache
-def native_q4_0() -> ModuleType | None:
-    """The native module, which converts to Q4_0 much faster: it makes people wait when they load a draft."""
-    try:
-        from . import _native
-    except ImportError:
-        return None
-    return _native
-
-
-def _convert_natively(native: ModuleType, source: QuantType, blocks: ByteArray, out: ByteArray) -> None:
-    try:
-        native.to_q4_0(source.name, blocks.reshape(-1), out.reshape(-1))
-    except ValueError as error:
-        raise QuantError(f"holds {error} to be quantized") from error
 
 
 def _convert(source: QuantType, blocks: ByteArray, target: QuantType, unit: int) -> ByteArray:

@@ -10,5 +10,4 @@ NB_MODULE(_native, m) {
         "Logical processors that the system reports.");
     specdec::bind_kernels(m);
     specdec::bind_executor(m);
-    specdec::bind_requantize(m);
 }

@@ -6,6 +6,5 @@ namespace specdec {
 
 void bind_kernels(nanobind::module_& m);
 void bind_executor(nanobind::module_& m);
-void bind_requantize(nanobind::module_& m);
 
 }  // namespace specdec
