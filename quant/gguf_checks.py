@@ -1,7 +1,10 @@
 """Check the tokenizer metadata of a GGUF file: types, lengths and ranges, before anybody builds on it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
+
+import numpy as np
 
 from .errors import QuantError
 from .gguf_metadata import Metadata, MetadataValue, quoted
@@ -92,9 +95,21 @@ def _check_merges(metadata: Mapping[str, MetadataValue]) -> None:
     if key not in metadata:
         return
     _check_array(metadata, key, str, ("STRING",))
-    for index, merge in enumerate(_array(metadata, key)):
-        if " " not in merge[1:-1]:
-            raise QuantError(f"{key}: entry {index}, {quoted(merge)}, is not two texts with a space between")
+    merges = _array(metadata, key)
+    index = bad_merge(merges)
+    if index is not None:
+        raise QuantError(
+            f"{key}: entry {index}, {quoted(merges[index])}, is not two texts with a space between"
+        )
+
+
+def bad_merge(merges: Sequence[str]) -> int | None:
+    """Index of the first merge that is not two texts with a space between them; None when all are."""
+    count = len(merges)
+    spaces = np.fromiter(map(str.find, merges, repeat(" "), repeat(1)), np.int64, count)
+    lengths = np.fromiter(map(len, merges), np.int64, count)
+    bad = np.flatnonzero((spaces < 0) | (spaces >= lengths - 1))
+    return int(bad[0]) if len(bad) else None
 
 
 def _check_id(key: str, value: MetadataValue, num_tokens: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .errors import QuantError
+from .gguf_strings import StringTextError, decode_strings
 
 MetadataValue = str | int | float | bool | list[Any]
 
@@ -35,8 +36,6 @@ VALUE_TYPES: dict[int, tuple[str, str]] = {
     12: ("FLOAT64", "<d"),
 }
 SCALARS: dict[int, struct.Struct] = {i: struct.Struct(code) for i, (_, code) in VALUE_TYPES.items() if code}
-
-U64 = struct.Struct("<Q")
 
 
 class ByteSource(Protocol):
@@ -69,24 +68,13 @@ class RawArray:
         """
         data = self.source[self.start : self.end]
         if self.element_type == STRING:
-            return self._decode_strings(data)
+            try:
+                return decode_strings(data, self.count)
+            except StringTextError as error:
+                raise QuantError(f"metadata key {quoted(self.key)}: {error}") from error
         code = SCALARS[self.element_type].format
         values: list[Any] = np.frombuffer(data, np.dtype(code)).tolist()
         return values
-
-    def _decode_strings(self, data: bytes) -> list[Any]:
-        texts: list[str] = []
-        append, length_at = texts.append, U64.unpack_from
-        pos = 0
-        try:
-            for _ in range(self.count):
-                end = pos + 8 + length_at(data, pos)[0]
-                append(data[pos + 8 : end].decode())
-                pos = end
-        except UnicodeDecodeError as error:
-            message = f"metadata key {quoted(self.key)}: entry {len(texts)} is not UTF-8 text"
-            raise QuantError(message) from error
-        return texts
 
 
 class Metadata(Mapping[str, MetadataValue]):

@@ -16,7 +16,6 @@ from .gguf_metadata import (
     BOOL,
     SCALARS,
     STRING,
-    U64,
     VALUE_TYPES,
     ByteSource,
     Metadata,
@@ -24,6 +23,7 @@ from .gguf_metadata import (
     RawArray,
     quoted,
 )
+from .gguf_strings import StringBoundsError, strings_end
 from .types import QuantType, type_of_id
 
 HEADER_BYTES = 24  # magic, version, tensor count, metadata count
@@ -138,15 +138,10 @@ class _Reader:
         self.strings_left -= count
         if self.strings_left < 0:
             raise QuantError(f"more than {MAX_FILE_STRINGS} strings in the metadata")
-        source, size, pos, length_at = self.source, self.size, self.pos, U64.unpack_from
-        last = size - 8
-        for index in range(count):
-            if pos > last:
-                self.fail_size(pos + 8, f"{what}, entry {index}")
-            pos += 8 + length_at(source, pos)[0]  # type: ignore[arg-type]
-        if pos > size:
-            self.fail_size(pos, what)
-        self.pos = pos
+        try:
+            self.pos = strings_end(self.source, self.pos, count)
+        except StringBoundsError as error:
+            self.fail_size(error.needed, f"{what}, entry {error.index}")
 
 
 def _size_message(needed: int, size: int, what: str) -> str:

@@ -10,4 +10,5 @@ NB_MODULE(_native, m) {
         "Logical processors that the system reports.");
     specdec::bind_kernels(m);
     specdec::bind_executor(m);
+    specdec::bind_strings(m);
 }

@@ -54,41 +54,52 @@ uint32_t spread_fifth_bits(uint32_t bits) {
     return table[bits & 255] | table[bits >> 8 & 255] << 2 | table[bits >> 16 & 255] << 4 | table[bits >> 24] << 6;
 }
 
-// Sixteen 6-bit numbers as three dwords. Dword 0 (1): number 2p of the first (last) eight in bits 4p.. and number 2p + 1
-// in bits 16 + 4p.., low nibbles only. Dword 2: upper bits of the first eight at 2p and 16 + 2p, of the last at 8 + 2p
-// and 24 + 2p. So a shift and a mask give a pair of 16-bit numbers.
-void pack_six_bits(const Lane& lane, int64_t offset, const uint8_t* v) {
-    uint32_t low[2] = {0, 0}, upper = 0;
-    for (uint32_t i = 0; i < 16; i++) {
-        const uint32_t p = i % 8 / 2, odd = i % 2;
-        low[i / 8] |= (v[i] & 15u) << (16 * odd + 4 * p);
-        upper |= static_cast<uint32_t>(v[i] >> 4) << (16 * odd + 8 * (i / 8) + 2 * p);
+// Sixteen 6-bit numbers, four to a word as bytes. Three dwords come of them. Dword 0 (1): number 2p of the first (last)
+// eight in bits 4p.. and number 2p + 1 in bits 16 + 4p.., low nibbles only. Dword 2: upper bits of the first eight at 2p
+// and 16 + 2p, of the last at 8 + 2p and 24 + 2p. So a shift and a mask give a pair of 16-bit numbers.
+struct SixBits {
+    uint32_t v[4];
+};
+
+// Low nibbles of bytes 0, 2, 4, 6 side by side in bits 0..15.
+uint32_t even_nibbles(uint64_t bytes) {
+    uint64_t x = bytes & 0x000f000f000f000full;
+    x = (x | x >> 12) & 0x000000ff000000ffull;
+    return static_cast<uint32_t>((x | x >> 24) & 0xffff);
+}
+// Bits 4 and 5 of bytes 0, 2, 4, 6 side by side in bits 0..7.
+uint32_t even_upper_bits(uint64_t bytes) {
+    uint64_t x = bytes >> 4 & 0x0003000300030003ull;
+    x = (x | x >> 14) & 0x0000000f0000000full;
+    return static_cast<uint32_t>((x | x >> 28) & 0xff);
+}
+
+void pack_six_bits(const Lane& lane, int64_t offset, const SixBits& numbers) {
+    uint32_t upper = 0;
+    for (int i = 0; i < 2; i++) {
+        const uint64_t eight = numbers.v[2 * i] | static_cast<uint64_t>(numbers.v[2 * i + 1]) << 32;
+        lane.dword(offset, i, even_nibbles(eight) | even_nibbles(eight >> 8) << 16);
+        upper |= (even_upper_bits(eight) | even_upper_bits(eight >> 8) << 16) << (8 * i);
     }
-    lane.dword(offset, 0, low[0]);
-    lane.dword(offset, 1, low[1]);
     lane.dword(offset, 2, upper);
 }
 
-// The 12 bytes of Q4_K and Q5_K: eight scales, then eight minima.
+// The 12 bytes of Q4_K and Q5_K: eight scales, then eight minima; upper bits of the last four of each lie above those of
+// the first four.
 void pack_k_scales(const Lane& lane, const uint8_t* s) {
-    uint8_t v[16];
-    for (int i = 0; i < 4; i++) {
-        v[i] = s[i] & 63;
-        v[8 + i] = s[4 + i] & 63;
-        v[4 + i] = static_cast<uint8_t>((s[8 + i] & 15) | (s[i] >> 6) << 4);
-        v[12 + i] = static_cast<uint8_t>((s[8 + i] >> 4) | (s[4 + i] >> 6) << 4);
-    }
-    pack_six_bits(lane, 64, v);
+    const uint32_t scales = load32(s), minima = load32(s + 4), rest = load32(s + 8);
+    pack_six_bits(lane, 64,
+                  {{scales & 0x3f3f3f3fu, (rest & 0x0f0f0f0fu) | (scales >> 2 & 0x30303030u), minima & 0x3f3f3f3fu,
+                    (rest >> 4 & 0x0f0f0f0fu) | (minima >> 2 & 0x30303030u)}});
 }
 
 // The 12 bytes of Q3_K: low nibbles of scales 0..7 and 8..15, then their upper bits, four to a byte.
 void pack_q3_k_scales(const Lane& lane, const uint8_t* s) {
-    uint8_t v[16];
-    for (int i = 0; i < 16; i++) {
-        const int nibble = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
-        v[i] = static_cast<uint8_t>(nibble | (s[8 + i % 4] >> (2 * (i / 4)) & 3) << 4);
-    }
-    pack_six_bits(lane, 0, v);
+    const uint32_t low = load32(s), high = load32(s + 4), upper = load32(s + 8);
+    const auto four = [&](uint32_t nibbles, int i) {
+        return (nibbles & 0x0f0f0f0fu) | (upper >> (2 * i) & 0x03030303u) << 4;
+    };
+    pack_six_bits(lane, 0, {{four(low, 0), four(high, 1), four(low >> 4, 2), four(high >> 4, 3)}});
 }
 
 // NF4: f32 absmax, then 32 bytes with element 2i in the high nibble (the order of bitsandbytes).

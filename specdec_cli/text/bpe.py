@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
 
+from quant.gguf_checks import bad_merge
 from specdec_cli.errors import ModelError
 from specdec_cli.text.metadata import get_strings
 from specdec_cli.text.pretokenizers import PreTokenizer
@@ -137,9 +138,9 @@ def read_ranks(merges: Sequence[str]) -> dict[str, int]:
 
     Raises ModelError when an entry has no separator.
     """
-    for i, merge in enumerate(merges):
-        if merge.find(" ", 1) < 0 or merge[-1] == " ":
-            raise ModelError(f"tokenizer.ggml.merges: entry {i} has no separator: {merge[:40]!r}")
+    i = bad_merge(merges)
+    if i is not None:
+        raise ModelError(f"tokenizer.ggml.merges: entry {i} has no separator: {merges[i][:40]!r}")
     return dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
 
 

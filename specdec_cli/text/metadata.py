@@ -51,7 +51,7 @@ def get_strings(metadata: Mapping[str, Any], name: str) -> list[str] | None:
     values = _get_array(metadata, key)
     if values is None:
         return None
-    if not all(type(value) is str for value in values):
+    if set(map(type, values)) - {str}:
         raise ModelError(f"{key} must be an array of strings")
     return values
 
@@ -66,7 +66,7 @@ def get_integers(metadata: Mapping[str, Any], name: str, length: int) -> list[in
     if values is None:
         return None
     _check_length(key, len(values), length)
-    if not all(type(value) is int for value in values):
+    if set(map(type, values)) - {int}:
         raise ModelError(f"{key} must be an array of integers")
     return values
 
@@ -81,7 +81,7 @@ def get_numbers(metadata: Mapping[str, Any], name: str, length: int) -> list[flo
     if values is None:
         return None
     _check_length(key, len(values), length)
-    if not all(type(value) in (float, int) for value in values):
+    if set(map(type, values)) - {float, int}:
         raise ModelError(f"{key} must be an array of numbers")
     if any(map(math.isnan, values)):
         raise ModelError(f"{key} holds a value that is not a number (NaN)")
