@@ -5,7 +5,9 @@
 
 constexpr int64_t kTile = 32;                           // rows of x per pass: their superblock and sums fit L1
 constexpr int kBlocksAtOnce = kLanes == 8 ? 1 : 2;      // 8 vectors of weights each; AVX2 has 16 registers
-constexpr int64_t kPrefetchBytes = 4096;                // how far ahead the weight stream is requested
+// How far ahead the weight stream is requested. Into the second-level cache: requests from the first one occupy its few
+// line buffers until the memory answers, and spread over the rows of a tile, for the same reason.
+constexpr int64_t kPrefetchBytes = 4096;
 
 template <class T> constexpr PackedLayout kLayoutOf = kLayouts[static_cast<size_t>(T::kType)];
 
@@ -44,8 +46,12 @@ inline vf add_block(const ActBlock& a, int block, const vi* w, const vf* s, vf m
 }
 
 // Blocks First .. First + Count - 1 of pair P of a unit, for m rows. `base` is the unit's first block in its superblock.
+// With each row, `num_ahead` lines of the weight stream are requested.
 template <class T, int P, int First, int Count>
-inline void multiply(const typename T::Head& head, const uint8_t* unit, int lane, const ActBlock* a, int base, int64_t m, float* sums) {
+inline void multiply(const typename T::Head& head, const uint8_t* unit, int lane, const ActBlock* a, int base, int64_t m, float* sums,
+                     int64_t num_ahead) {
+    constexpr int64_t kPairBytes = kLayoutOf<T>.unit_bytes / T::kPairs;
+    const uint8_t* ahead = unit + kPrefetchBytes + P * kPairBytes;
     vi w[8 * Count];
     vf s[2 * Count], minimum[Count];
     for (int b = 0; b < Count; b++) minimum[b] = vf_zero();
@@ -53,6 +59,7 @@ inline void multiply(const typename T::Head& head, const uint8_t* unit, int lane
     if constexpr (First + Count == 2)
         T::template block<P, 1>(head, unit, lane, w + 8 * (Count - 1), s + 2 * (Count - 1), minimum + Count - 1);
     for (int64_t i = 0; i < m; i++) {
+        for (int64_t j = 0; j < num_ahead; j++, ahead += 64) prefetch(ahead);
         vf sum = vf_load(sums + i * kLanes);
         for (int b = 0; b < Count; b++)
             sum = add_block<T>(a[i], base + T::index(P, First + b), w + 8 * b, s + 2 * b, minimum[b], sum);
@@ -62,14 +69,13 @@ inline void multiply(const typename T::Head& head, const uint8_t* unit, int lane
 
 template <class T, int P>
 inline void multiply_pairs(const typename T::Head& head, const uint8_t* unit, int lane, const ActBlock* a, int base, int64_t m, float* sums) {
-    constexpr int64_t kPairBytes = kLayoutOf<T>.unit_bytes / T::kPairs;
-    if (lane == 0)
-        for (int64_t i = 0; i < kPairBytes; i += 64) prefetch(unit + kPrefetchBytes + P * kPairBytes + i);
+    constexpr int64_t kPairLines = (kLayoutOf<T>.unit_bytes / T::kPairs + 63) / 64;
+    const int64_t num_ahead = lane == 0 ? (kPairLines + m - 1) / m : 0;
     if constexpr (kBlocksAtOnce == 2) {
-        multiply<T, P, 0, 2>(head, unit, lane, a, base, m, sums);
+        multiply<T, P, 0, 2>(head, unit, lane, a, base, m, sums, num_ahead);
     } else {
-        multiply<T, P, 0, 1>(head, unit, lane, a, base, m, sums);
-        multiply<T, P, 1, 1>(head, unit, lane, a, base, m, sums);
+        multiply<T, P, 0, 1>(head, unit, lane, a, base, m, sums, num_ahead);
+        multiply<T, P, 1, 1>(head, unit, lane, a, base, m, sums, 0);
     }
     if constexpr (P + 1 < T::kPairs) multiply_pairs<T, P + 1>(head, unit, lane, a, base, m, sums);
 }

@@ -75,7 +75,8 @@ inline int32_t vi_reduce_max(vi a) {
 inline vi vi_lookup(const int8_t* table, vi index) {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)table)), index);
 }
-inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+// Into the second-level cache.
+inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }
 
 #if defined(SPECDEC_ISA_AVX_VNNI)
 // vi_dot: sum over `Groups` quads of x of weight byte * x byte; weights unsigned and at most Max. Exact.

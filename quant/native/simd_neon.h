@@ -87,7 +87,7 @@ inline int32_t vi_reduce_max(vi a) { return vmaxvq_s32(a); }
 inline vi vi_lookup(const int8_t* table, vi index) {
     return vreinterpretq_s32_s8(vqtbl1q_s8(vld1q_s8(table), vreinterpretq_u8_s32(index)));
 }
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
+inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 // Sum over `Groups` quads of x of weight byte * x byte; weights fit int8. Exact.
 template <int Groups> inline vi vi_dot_signed(vi sum, const vi* w, const int8_t* x) {
