@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -103,6 +105,7 @@ class Executor:
         parents: IntArray,
         outputs: IntArray,
         logits: FloatArray,
+        stop: Callable[[], object] | None = None,
     ) -> None: ...
     def argmax(self) -> list[int]: ...
     def create(self) -> int: ...

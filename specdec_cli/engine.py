@@ -21,8 +21,8 @@ from .decoding.types import (
     TokenEvent,
     TokenLogprob,
 )
-from .errors import SpecdecError, UsageError
-from .protocols import LanguageModel
+from .errors import SpecdecError, StoppedError, UsageError
+from .protocols import LanguageModel, Stoppable
 from .text.detokenizer import Detokenizer
 
 __all__ = [
@@ -45,7 +45,7 @@ class EngineOptions:
     """Limits of the loop; none of them changes the output."""
 
     max_sequences: int = 8  # decoded together; further requests wait
-    prefill_chunk: int = 512  # prompt rows per pass: bounds memory and the time until a cancel acts
+    prefill_chunk: int = 512  # prompt rows per pass: bounds memory, and the time of others' passes
     max_kept_sequences: int = 1  # finished sequences whose KV is kept for the next request of their session
 
 
@@ -84,6 +84,7 @@ class Engine:
         self._speculator = Speculator(
             drafters, self._policy, n_vocab=model.n_vocab, on_notice=on_notice or (lambda _: None)
         )
+        self._stoppable = [part for part in (model, *drafters) if isinstance(part, Stoppable)]
         self._numbers = count()
         self._waiting: deque[ActiveSequence] = deque()
         self._active: list[ActiveSequence] = []
@@ -129,8 +130,10 @@ class Engine:
         return events
 
     def cancel(self, sequence: int | None = None) -> None:
-        """End a sequence (None: all) with "cancelled" before its next pass; safe from a signal handler or
-        thread.
+        """End a sequence (None: all) with "cancelled"; safe from a signal handler or thread.
+
+        It acts before the next pass. A pass whose sequences are all cancelled ends at once where the executor
+        can do that.
         """
         for item in [*self._active, *self._waiting]:
             if sequence is None or item.number == sequence:
@@ -195,7 +198,10 @@ class Engine:
         events += [self._finish(sequence, "length") for sequence in idle]
         if not self._active:
             return events
-        self._run_pass()
+        try:
+            self._run_pass()
+        except StoppedError:  # all were cancelled; nothing of the pass counts
+            return events + [self._finish(sequence, "cancelled") for sequence in list(self._active)]
         for sequence in list(self._active):
             events += sequence.take_events()
             if sequence.finished:
@@ -205,6 +211,8 @@ class Engine:
     def _run_pass(self) -> None:
         """One round: every sequence decodes with its draft, or computes a piece of its prompt."""
         started = perf_counter()
+        for part in self._stoppable:  # each time: engines may share a model
+            part.stop_when(self._abandoned)
         shares = self._share_rows()
         speaking = [sequence for sequence, rows in shares if rows == sequence.num_pending]
         wishes = [(sequence.state(), sequence.draft_request()) for sequence in speaking]
@@ -224,6 +232,10 @@ class Engine:
         self._policy.observe(report)
         for observer in self.observers:
             observer(report)
+
+    def _abandoned(self) -> bool:
+        """Whether nobody waits for the pass in progress any more."""
+        return bool(self._active) and all(sequence.cancelled for sequence in self._active)
 
     def _share_rows(self) -> list[tuple[ActiveSequence, int]]:
         """How many pending tokens each sequence computes in this pass: all, or a piece of a long prompt."""

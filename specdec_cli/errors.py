@@ -21,5 +21,9 @@ class PairingError(SpecdecError):
     """The draft model cannot propose for the target: their vocabularies differ."""
 
 
+class StoppedError(SpecdecError):
+    """A forward pass ended before it was complete, because nobody wants its result any more."""
+
+
 class ContextError(SpecdecError):
     """A sequence would hold more tokens than the context (`n_ctx`) allows."""

@@ -1,8 +1,8 @@
 """The shapes that engine, decoding and executors share. Imports nothing else of the project."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +73,18 @@ class LanguageModel(Protocol):
 
     def commit(self, sequence: int, rows: Sequence[int]) -> None:
         """Append `rows` (indices into the latest forward, in path order from its root) to the sequence."""
+        ...
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """A model, or a drafter with one, whose forward pass can end before it is complete."""
+
+    def stop_when(self, condition: Callable[[], bool]) -> None:
+        """Ask `condition` now and then during each forward pass; once it holds, raise StoppedError.
+
+        Nothing is pending then. The condition replaces the one set before.
+        """
         ...
 
 

@@ -37,6 +37,17 @@ bool check_signals(void*) {
     return PyErr_CheckSignals() != 0;
 }
 
+// Like check_signals; besides, asks a Python callable (a PyObject*) whether the pass is still wanted.
+bool check_wanted(void* condition) {
+    nb::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0) return true;
+    PyObject* answer = PyObject_CallNoArgs(static_cast<PyObject*>(condition));
+    if (answer == nullptr) return true;
+    const int stop = PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    return stop != 0;  // -1: an error, raised once the pass has ended
+}
+
 [[noreturn]] void raise_cancelled() {
     if (PyErr_Occurred()) throw nb::python_error();
     throw Cancelled("the computation was cancelled");
@@ -135,7 +146,7 @@ void executor_pack_rows(GuardedExecutor& self, int index, int64_t first_row, con
 
 void executor_forward(GuardedExecutor& self, const Vector<int32_t>& tokens, const Vector<int32_t>& positions,
              const Vector<int32_t>& sequences, const Vector<int32_t>& parents, const Vector<int32_t>& outputs,
-             const MutableMatrix& logits) {
+             const MutableMatrix& logits, nb::handle stop) {
     const size_t n = tokens.shape(0);
     if (positions.shape(0) != n || sequences.shape(0) != n || parents.shape(0) != n)
         throw std::invalid_argument("a forward pass needs as many positions, sequences and parents as tokens");
@@ -145,7 +156,8 @@ void executor_forward(GuardedExecutor& self, const Vector<int32_t>& tokens, cons
         const ForwardRows rows{tokens.data(), positions.data(), sequences.data(), parents.data(),
                                static_cast<int64_t>(n), outputs.data(), static_cast<int64_t>(outputs.shape(0))};
         nb::gil_scoped_release release;
-        return e.forward(rows, logits.data(), check_signals, nullptr);
+        return stop.is_none() ? e.forward(rows, logits.data(), check_signals, nullptr)
+                              : e.forward(rows, logits.data(), check_wanted, stop.ptr());
     });
     if (!done) raise_cancelled();
 }
@@ -302,7 +314,8 @@ void bind_executor(nb::module_& m) {
         .def("pack", executor_pack, "matrix"_a, "data"_a.noconvert())
         .def("pack_rows", executor_pack_rows, "matrix"_a, "first_row"_a, "data"_a.noconvert())
         .def("forward", executor_forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "sequences"_a.noconvert(),
-             "parents"_a.noconvert(), "outputs"_a.noconvert(), "logits"_a.noconvert())
+             "parents"_a.noconvert(), "outputs"_a.noconvert(), "logits"_a.noconvert(), "stop"_a = nb::none(),
+             "Compute rows; now and then `stop()` is asked, and True ends the pass with CancelledError.")
         .def("argmax", [](GuardedExecutor& s) { return s.with([](Executor& e) { return e.argmax(); }); })
         .def("create", [](GuardedExecutor& s) { return s.with([](Executor& e) { return e.cache().create(); }); })
         .def("fork", [](GuardedExecutor& s, int32_t sequence, int64_t length) {

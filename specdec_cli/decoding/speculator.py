@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from operator import index
 from time import perf_counter
 
-from ..errors import UsageError
+from ..errors import StoppedError, UsageError
 from .drafters.base import ROOT, Draft, Drafter, DraftRequest
 from .policy import Attempt, DraftPolicy, SequenceState
 
@@ -100,12 +100,17 @@ class Speculator:
                 item.proposal.draft, item.proposal.drafter = draft, name
 
     def _call(self, drafter: Drafter, requests: Sequence[DraftRequest]) -> Sequence[Draft]:
-        """Let a drafter propose; if it fails it is switched off and has proposed nothing."""
+        """Let a drafter propose; if it fails it is switched off and has proposed nothing.
+
+        StoppedError passes: then nobody waits for a draft.
+        """
         marks = [request.sampler.num_accepted for request in requests]
         try:
             drafts = [_checked(draft) for draft in drafter.propose(requests)]
             if len(drafts) != len(requests):
                 raise ValueError(f"{len(drafts)} drafts for {len(requests)} requests")
+        except StoppedError:
+            raise
         except Exception as error:
             self._switch_off(drafter.name, error)
             drafts = [Draft() for _ in requests]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from quant.reference import dequantize
 from quant.tensor import QuantTensor
 from quant.types import F16
-from specdec_cli.errors import ContextError, ModelError, SpecdecError, UsageError
+from specdec_cli.errors import ContextError, ModelError, SpecdecError, StoppedError, UsageError
 from specdec_cli.protocols import FloatArray, IntArray, Rows
 
 try:
@@ -55,6 +55,7 @@ class NativeModel:
         model cannot be run or does not fit into memory, and what a signal handler raises.
         """
         self._notices: list[str] = []
+        self._stop: Callable[[], bool] | None = None
         self._threads = self._allowed_threads(threads)
         k_type, v_type = _kv_types(kv_type)
         if n_ctx < 1:
@@ -140,8 +141,9 @@ class NativeModel:
         """Compute `rows` and return logits [num_outputs, n_vocab].
 
         The array stays as it is for as long as somebody holds it. Raises ContextError when a row exceeds
-        `n_ctx`, ValueError for rows that contradict each other, SpecdecError when a logit is not finite, and
-        what a signal handler raises (Ctrl-C: KeyboardInterrupt); after each, nothing is pending.
+        `n_ctx`, ValueError for rows that contradict each other, SpecdecError when a logit is not finite,
+        StoppedError when the condition of `stop_when` held, and what a signal handler raises (Ctrl-C:
+        KeyboardInterrupt); after each, nothing is pending.
         """
         logits = self._logits_array(len(rows.outputs))
         try:
@@ -152,14 +154,21 @@ class NativeModel:
                 _int32(rows.parents),
                 _int32(rows.outputs),
                 logits,
+                self._stop,
             )
         except _native.ContextFullError as error:
             raise ContextError(str(error)) from None
+        except _native.CancelledError as error:
+            raise StoppedError(str(error)) from None
         self._latest = logits
         if -1 in self._executor.argmax():
             self._latest = np.empty((0, self._n_vocab), np.float32)
             raise SpecdecError("the model computed a logit that is not finite: its weights are broken")
         return logits
+
+    def stop_when(self, condition: Callable[[], bool]) -> None:
+        """End a forward pass with StoppedError once `condition` holds; it is asked about every 20 ms."""
+        self._stop = condition
 
     def commit(self, sequence: int, rows: Sequence[int]) -> None:
         """Append `rows` (indices into the latest forward, in path order from its root) to the sequence.

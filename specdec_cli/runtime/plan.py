@@ -1,7 +1,7 @@
 # ruff: noqa: D102 - the methods of an Ops are documented there
 """A model definition recorded once: a list of ops over numbered buffers, and its replay through any Ops."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -101,11 +101,15 @@ class RecordingOps:
         return self._record("output_rows", self._widths[x], (x,))
 
 
-def replay(plan: Plan, ops: Ops[V]) -> V:
-    """Run a recorded plan through `ops` and return the value that holds the logits."""
+def replay(plan: Plan, ops: Ops[V], before_op: Callable[[], None] = lambda: None) -> V:
+    """Run a recorded plan through `ops` and return the value that holds the logits.
+
+    `before_op` is called before each op; what it raises ends the replay.
+    """
     last_use = {value: index for index, op in enumerate(plan.ops) for value in op.inputs}
     values: dict[int, Any] = {}
     for index, op in enumerate(plan.ops):
+        before_op()
         arguments = [values[i] for i in op.inputs]
         values[op.out] = getattr(ops, op.kind)(*arguments, *op.weights, **op.params)
         for value in op.inputs:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specdec_cli.errors import UsageError
+from specdec_cli.errors import StoppedError, UsageError
 from specdec_cli.protocols import FloatArray, Rows
 
 from .batch import split_paths
@@ -78,6 +78,7 @@ class TorchModel:
         self._store = TorchKvStore(_attention_specs(plan), -(-n_ctx // PAGE_TOKENS))
         self._ropes = RopeTables()
         self._pending: _Pending | None = None
+        self._stop: Callable[[], bool] | None = None
         # A head may have fewer rows than there are tokens to read.
         tables = [op.weights[0] for op in plan.ops if op.kind == "embed"]
         self._num_ids = min([table.shape[0] for table in tables if table is not None], default=self.n_vocab)
@@ -127,7 +128,15 @@ class TorchModel:
     def forward(self, rows: Rows) -> FloatArray:
         """Compute `rows` and return logits [num_outputs, n_vocab]; ContextError when a row exceeds
         `n_ctx`."""
-        return self.execute(rows, lambda ops: replay(self._plan, ops))
+        return self.execute(rows, lambda ops: replay(self._plan, ops, self._check_wanted))
+
+    def stop_when(self, condition: Callable[[], bool]) -> None:
+        """End a forward pass with StoppedError once `condition` holds; it is asked about before each op."""
+        self._stop = condition
+
+    def _check_wanted(self) -> None:
+        if self._stop is not None and self._stop():
+            raise StoppedError("the computation was cancelled")
 
     def execute(self, rows: Rows, program: Callable[[TorchOps], Tensor]) -> FloatArray:
         """Forward with another program over the same ops, e.g. a definition that was not recorded."""

@@ -6,6 +6,7 @@ import pytest
 
 from specdec_cli.decoding.drafters.draft_model import DraftModelDrafter
 from specdec_cli.engine import Engine, EngineOptions, FinishEvent, GenerationRequest, TokenEvent
+from specdec_cli.errors import StoppedError
 from specdec_cli.sampling.params import SamplingParams
 
 N_VOCAB = 16
@@ -102,6 +103,69 @@ def test_cancel_between_pieces_of_a_prompt(parts):
     assert (finish.finish_reason, finish.result.token_ids) == ("cancelled", ())
     assert finish.result.timings.ttft_ms is None
     assert target.sequences == {}
+
+
+def stoppable(toy, stops):
+    """A toy model that is stopped in the middle of its passes, as executors are."""
+
+    class StoppableModel(toy.Model):
+        wanted = staticmethod(lambda: False)
+
+        def stop_when(self, condition):
+            self.wanted = condition
+
+        def forward(self, rows):
+            logits = super().forward(rows)
+            if self.wanted():
+                stops.append(len(rows.token_ids))
+                self._pending.clear()
+                raise StoppedError("the computation was cancelled")
+            return logits
+
+    return StoppableModel(toy.table(1, N_VOCAB), N_VOCAB)
+
+
+@pytest.mark.parametrize("who", ["target", "draft"])
+def test_a_cancel_stops_the_pass_in_progress_and_keeps_the_session(toy, who):
+    stops, notices = [], []
+    models = {"target": stoppable(toy, stops), "draft": stoppable(toy, stops)}
+    drafter = DraftModelDrafter(models["draft"])
+    engine = Engine(
+        models["target"], token_bytes=toy.letters, drafters=[drafter], on_notice=notices.append,
+        options=EngineOptions(prefill_chunk=64),
+    )  # fmt: skip
+    first = GenerationRequest((1, 2, 3), GREEDY, 5, session="chat")
+    answer = toy.run(engine, first).token_ids
+    prompt = (*first.prompt_ids, *answer, *range(1, 15), *range(1, 15))
+    second = GenerationRequest(prompt, GREEDY, 20, session="chat")
+    forwards = len(models[who].forwards)
+    models[who].before_forward = lambda: engine.cancel() if len(models[who].forwards) == forwards else None
+    *tokens, finish = engine.generate(second)
+    assert finish.finish_reason == "cancelled"
+    assert len(tokens) == (0 if who == "target" else 1)  # nothing is drafted beside a prompt
+    assert len(stops) == 1
+    assert notices == []  # a drafter that was stopped has not failed
+    models[who].before_forward = lambda: None
+    again = toy.run(engine, second)
+    assert again.token_ids == toy.plain(toy.table(1, N_VOCAB), N_VOCAB, second).token_ids
+    assert again.timings.prompt_reused_n >= 7  # what was committed before the cancel is still there
+    engine.close()
+    assert (models["target"].sequences, models["draft"].sequences) == ({}, {})
+
+
+def test_a_cancel_of_one_does_not_stop_the_pass_of_others(toy):
+    stops = []
+    model = stoppable(toy, stops)
+    engine = Engine(model, token_bytes=toy.letters)
+    request = GenerationRequest((1, 2, 3), GREEDY, 10)
+    numbers = [engine.submit(request) for _ in range(2)]
+    model.before_forward = lambda: engine.cancel(numbers[0])
+    events = []
+    while engine.busy:
+        events += engine.step()
+    finished = {e.sequence: e.finish_reason for e in events if isinstance(e, FinishEvent)}
+    assert finished == {numbers[0]: "cancelled", numbers[1]: "length"}
+    assert stops == []
 
 
 def test_cancel_from_another_thread(parts):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from quant.tensor import QuantTensor
-from specdec_cli.errors import ContextError, ModelError, SpecdecError, UsageError
+from specdec_cli.errors import ContextError, ModelError, SpecdecError, StoppedError, UsageError
 from specdec_cli.protocols import chain_rows
 from specdec_cli.runtime import native_memory, native_ops
 from specdec_cli.runtime.native_ops import NativeModel, _native
@@ -396,13 +396,32 @@ def test_request_cancel_from_another_thread(tiny_gguf, tiny_plan, lm):
     thread = threading.Thread(target=cancel_until_stopped)
     thread.start()
     try:
-        with pytest.raises(_native.CancelledError, match="cancelled"):
+        with pytest.raises(StoppedError, match="cancelled"):
             forward_often(model, rows)
     finally:
         stop.set()
         thread.join()
     with pytest.raises(ValueError, match="no pending rows"):
         model.commit(sequence, [0])
+    assert np.array_equal(model.forward(rows), expected)
+
+
+def test_a_condition_stops_a_pass_that_has_begun(tiny_plan, lm):
+    model = NativeModel(tiny_plan("llama", n_layer=12, n_embd=768, n_ff=1024), n_ctx=512, threads=1)
+    sequence = model.create_sequence()
+    rows = chain_rows(sequence, 0, lm.ids * 3, 1)
+    expected = model.forward(rows).copy()
+    asked = []
+    model.stop_when(lambda: asked.append(1) or len(asked) > 1)  # not the first time: the pass is under way
+    with pytest.raises(StoppedError, match="cancelled"):
+        forward_often(model, rows)
+    assert len(asked) == 2
+    with pytest.raises(ValueError, match="no pending rows"):
+        model.commit(sequence, [0])
+    model.stop_when(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        forward_often(model, rows)
+    model.stop_when(lambda: False)
     assert np.array_equal(model.forward(rows), expected)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_cli.errors import ContextError, UsageError
+from specdec_cli.errors import ContextError, StoppedError, UsageError
 from specdec_cli.protocols import chain_rows
 from specdec_cli.runtime import torch_model
 from specdec_cli.runtime.torch_probe import Tilings
@@ -108,6 +108,19 @@ def test_token_ids_outside_of_the_vocabulary_are_refused(model, token):
 def test_an_unknown_sequence_is_refused(model):
     with pytest.raises(ValueError, match="no sequence has the handle 99"):
         model.forward(chain_rows(99, 0, [1], 1))
+
+
+def test_a_condition_stops_a_forward(model, lm):
+    sequence = model.create_sequence()
+    lm.feed(model, sequence, lm.ids[:20], 20)
+    expected = lm.logits(model, lm.ids[:25], 25)[20:]
+    asked = []
+    model.stop_when(lambda: asked.append(1) or len(asked) > 3)
+    with pytest.raises(StoppedError, match="cancelled"):
+        model.forward(chain_rows(sequence, 20, lm.ids[20:25], 5))
+    model.stop_when(lambda: False)
+    assert (len(asked), model.length(sequence)) == (4, 20)
+    assert np.array_equal(model.forward(chain_rows(sequence, 20, lm.ids[20:25], 5)), expected)
 
 
 def test_an_interrupted_forward_leaves_the_model_usable(model, lm, monkeypatch):

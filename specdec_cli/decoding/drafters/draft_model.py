@@ -1,12 +1,12 @@
 """Drafts by a small model that has the target's vocabulary."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...errors import UsageError
-from ...protocols import FloatArray, LanguageModel, Rows
+from ...protocols import FloatArray, LanguageModel, Rows, Stoppable
 from .base import Draft, DraftRequest, common_prefix
 from .head import OutputHead, WholeHead
 
@@ -94,6 +94,11 @@ class DraftModelDrafter:
         """Tokens of a sequence that are computed already, rejected ones of the last draft included."""
         held = self._held.get(sequence)
         return 0 if held is None else len(held.tokens)
+
+    def stop_when(self, condition: Callable[[], bool]) -> None:
+        """Let the model end its passes with StoppedError once `condition` holds, where it can."""
+        if isinstance(self._model, Stoppable):
+            self._model.stop_when(condition)
 
     def release(self, sequence: int) -> None:
         """Free a sequence's KV."""
